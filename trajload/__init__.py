@@ -1,0 +1,70 @@
+"""trajload: exact, fast, multimodal windows of recorded trajectories for world models and robot policies.
+
+    >>> import trajload as tl
+    >>> dataset = tl.open("my-dataset")                                     # doctest: +SKIP
+    >>> loader = tl.Loader(dataset, window=tl.Window(num_steps=16), global_batch_size=32, seed=7)  # doctest: +SKIP
+    >>> for batch in loader: ...                                            # doctest: +SKIP
+
+Names are loaded on first use (PEP 562): importing trajload imports neither torch nor PyAV.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Batch": "trajload.collate.batch",
+    "Dataset": "trajload.sources.base",
+    "Image": "trajload.spec",
+    "Loader": "trajload.loader",
+    "Modality": "trajload.types",
+    "Signal": "trajload.spec",
+    "StreamSpec": "trajload.spec",
+    "TrajloadError": "trajload.errors",
+    "Window": "trajload.spec",
+    "WindowRef": "trajload.refs",
+    "World": "trajload.world",
+    "Writer": "trajload.shards.writer",
+    "errors": "trajload",
+    "open": "trajload.sources.open",
+    "verify": "trajload.shards.verify",
+}
+
+__all__ = ["__version__", *sorted(_WHERE)]
+
+if TYPE_CHECKING:
+    from trajload import errors as errors
+    from trajload.collate.batch import Batch as Batch
+    from trajload.errors import TrajloadError as TrajloadError
+    from trajload.loader import Loader as Loader
+    from trajload.refs import WindowRef as WindowRef
+    from trajload.shards.verify import verify as verify
+    from trajload.shards.writer import Writer as Writer
+    from trajload.sources.base import Dataset as Dataset
+    from trajload.sources.open import open as open
+    from trajload.spec import Image as Image
+    from trajload.spec import Signal as Signal
+    from trajload.spec import StreamSpec as StreamSpec
+    from trajload.spec import Window as Window
+    from trajload.types import Modality as Modality
+    from trajload.world import World as World
+
+
+def __getattr__(name: str) -> Any:
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module 'trajload' has no attribute {name!r}")
+    value = (
+        importlib.import_module("trajload.errors")
+        if name == "errors"
+        else getattr(importlib.import_module(where), name)
+    )
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

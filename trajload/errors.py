@@ -1,0 +1,162 @@
+"""The exception tree, and the location every error carries.
+
+    TrajloadError
+      ConfigError (ValueError)              bad argument or combination, found before any I/O
+      MissingDependencyError (ImportError)  an extra is not installed; the message gives the command
+      ManifestError                         missing field, unknown version, digest mismatch
+      ShardError
+        ShardCorruptError                   bytes differ from what the index promises
+        ShardNotFoundError (FileNotFoundError)
+      SourceError                           a foreign dataset (LeRobot, ...) does not hold what it declares
+      DecodeError                           bytes do not give the promised frames or arrays
+      AlignError                            clocks do not overlap, or a gap is over the tolerance
+      WindowError (IndexError)              step range outside its episode, or no window at all
+      ResumeError                           state does not fit this dataset, order version or batch size
+      StageFailedError                      a pipeline stage failed; chained to the first cause
+      LoaderExhaustedError                  end of a finite run asked for by train_step
+
+A message says what failed, what was got and expected, and what to do. The location follows in brackets,
+added once by the stage that knows it (`with at(shard=..., episode=...)`), so leaves stay free of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+__all__ = [
+    "AlignError",
+    "ConfigError",
+    "DecodeError",
+    "LoaderExhaustedError",
+    "Locus",
+    "ManifestError",
+    "MissingDependencyError",
+    "ResumeError",
+    "ShardCorruptError",
+    "ShardError",
+    "ShardNotFoundError",
+    "SourceError",
+    "StageFailedError",
+    "TrajloadError",
+    "WindowError",
+    "at",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Locus:
+    """Where something happened. Every field is optional; `steps` is half-open."""
+
+    dataset: str | None = None
+    shard: str | None = None
+    """File the bytes came from: a shard, a parquet file, a video."""
+    episode: str | int | None = None
+    stream: str | None = None
+    steps: tuple[int, int] | None = None
+    train_step: int | None = None
+    window_id: int | None = None
+
+    def merged(self, outer: Locus) -> Locus:
+        """Return this locus with fields it lacks taken from `outer` (the inner one knows better)."""
+        missing = {f.name: getattr(outer, f.name) for f in fields(self) if getattr(self, f.name) is None}
+        return replace(self, **missing)
+
+    def __str__(self) -> str:
+        parts = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is None:
+                continue
+            parts.append(f"steps=[{value[0]}, {value[1]})" if f.name == "steps" else f"{f.name}={value}")
+        return f"[{' '.join(parts)}]" if parts else ""
+
+
+class TrajloadError(Exception):
+    """Base of all errors trajload raises on purpose.
+
+    `message` is the text without location, `at` the `Locus` (possibly empty). Picklable with its location,
+    so it survives the way out of a worker process.
+    """
+
+    def __init__(self, message: str, *, at: Locus | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.at = at or Locus()
+
+    def __str__(self) -> str:
+        locus = str(self.at)
+        return f"{self.message} {locus}" if locus else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (partial(type(self), at=self.at), (self.message,))
+
+
+class ConfigError(TrajloadError, ValueError):
+    """A bad argument or combination of arguments, found before any I/O."""
+
+
+class MissingDependencyError(TrajloadError, ImportError):
+    """An optional dependency is absent; the message gives the install command."""
+
+
+class ManifestError(TrajloadError):
+    """The manifest lacks a field, has an unknown version, or its digest does not fit."""
+
+
+class ShardError(TrajloadError):
+    """Something is wrong with a shard or its index."""
+
+
+class ShardCorruptError(ShardError):
+    """Bytes differ from what the index promises: truncated, flipped, replaced."""
+
+
+class ShardNotFoundError(ShardError, FileNotFoundError):
+    """A file the manifest or index names is not there."""
+
+
+class SourceError(TrajloadError):
+    """A foreign dataset does not hold what its own metadata declares, or cannot be read in place."""
+
+
+class DecodeError(TrajloadError):
+    """Bytes do not give the promised frames or arrays."""
+
+
+class AlignError(TrajloadError):
+    """A stream's clock does not reach a step within its tolerance."""
+
+
+class WindowError(TrajloadError, IndexError):
+    """A step range lies outside its episode, or a dataset has no window of the wanted length."""
+
+
+class ResumeError(TrajloadError):
+    """A saved state does not fit; the message names each differing field."""
+
+
+class StageFailedError(TrajloadError):
+    """A pipeline stage failed for a reason that is not a TrajloadError; chained to it."""
+
+
+class LoaderExhaustedError(TrajloadError):
+    """A train_step at or beyond the end of a finite run was asked for. Not a StopIteration (PEP 479)."""
+
+
+@contextmanager
+def at(**locus: Any) -> Iterator[None]:
+    """Add a location to every TrajloadError that passes through; inner locations win.
+
+    Example:
+        >>> with at(shard="000000.tar", episode="ep-17"):  # doctest: +SKIP
+        ...     decode(...)
+    """
+    try:
+        yield
+    except TrajloadError as err:
+        err.at = err.at.merged(Locus(**locus))
+        raise

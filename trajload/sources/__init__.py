@@ -1,0 +1,1 @@
+"""Episodes of every layout, read in place: native shards, LeRobot folders."""

@@ -1,0 +1,136 @@
+"""What every dataset is to the rest of the library: a table of episodes, and tracks on request."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trajload.errors import ConfigError, WindowError
+from trajload.refs import Track
+from trajload.spec import StreamSpec
+from trajload.storage import ByteStore
+from trajload.types import Int8Array, Int64Array
+
+__all__ = ["Dataset", "EpisodeInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeInfo:
+    """One episode as `Dataset.episode` describes it. Built on request, never kept for all episodes."""
+
+    index: int
+    key: str
+    num_steps: int
+    file: str
+    """Shard, or the foreign file that holds the episode's rows."""
+    terminated: bool | None
+    """True: the last step is a terminal state. False: cut off (truncated). None: the data do not say."""
+    metadata: Mapping[str, Any]
+
+
+class Dataset(ABC):
+    """A dataset opened for reading; what `tl.open` returns. Thread-safe; holds no file open between calls.
+
+    Opening is columnar: per-episode Python objects are made on request only, so that 100,000 episodes open in
+    seconds. Subclasses: `sources.native.NativeDataset`, `sources.lerobot...`.
+    """
+
+    name: str
+    path: str
+    kind: str
+    """'native', 'lerobot-v2.0', 'lerobot-v2.1', 'lerobot-v3.0', ..."""
+    digest: str
+    """Hex digest of the dataset version: equal digests mean equal episodes, streams and bytes."""
+    streams: Mapping[str, StreamSpec]
+    num_steps_E: Int64Array
+    """Steps of each episode (E,), int64."""
+    terminated_E: Int8Array
+    """int8 (E,): 1 = the last step is terminal, 0 = truncated, -1 = the data do not say."""
+    step_rate_hz: float | None
+    """Nominal rate of the step clock."""
+    store: ByteStore
+    """Where the files that tracks name are read from."""
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self.num_steps_E)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all episodes together."""
+        return int(self.num_steps_E.sum())
+
+    @abstractmethod
+    def episode_key(self, episode: int) -> str:
+        """Return the stable name of an episode."""
+
+    @abstractmethod
+    def episode(self, episode: int) -> EpisodeInfo:
+        """Return what is known of one episode."""
+
+    @abstractmethod
+    def track(self, episode: int, stream: str) -> Track | None:
+        """Return where `stream` of `episode` stands, or None where the episode lacks it.
+
+        Raises:
+            ShardNotFoundError, SourceError: The data promise the stream but its file is absent or unusable.
+        """
+
+    @abstractmethod
+    def step_times_ns(self, episode: int, steps: Int64Array) -> Int64Array:
+        """Return the time of each of `steps` (inside [0, num_steps)), int64 nanoseconds, same shape."""
+
+    @abstractmethod
+    def stream_times_ns(self, episode: int, stream: str) -> Int64Array:
+        """Return the timestamps (N,) of a clocked stream, int64 nanoseconds, strictly rising, on the step clock's zero."""
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return per-stream statistics (count, mean, std, min, max, q01, q99), empty where none are stored."""
+        return {}
+
+    def provenance(self) -> Mapping[str, Any]:
+        """Return source, converter and arguments, licence, consent tags; empty where unknown."""
+        return {}
+
+    # ---- shared conveniences ----
+
+    def check_episode(self, episode: int) -> int:
+        """Return `episode` as a non-negative index, or raise WindowError."""
+        if not -self.num_episodes <= episode < self.num_episodes:
+            raise WindowError(
+                f"episode {episode} does not exist: the dataset {self.name!r} has {self.num_episodes} episodes."
+            )
+        return int(episode) % self.num_episodes
+
+    def spec(self, stream: str) -> StreamSpec:
+        """Return the spec of `stream`, or raise ConfigError listing the streams there are."""
+        try:
+            return self.streams[stream]
+        except KeyError:
+            raise ConfigError(
+                f"stream {stream!r} is unknown: the dataset {self.name!r} has {', '.join(map(repr, self.streams))}."
+            ) from None
+
+    def episodes(self) -> Iterator[EpisodeInfo]:
+        """Yield every episode's description in order."""
+        return (self.episode(i) for i in range(self.num_episodes))
+
+    def __len__(self) -> int:
+        return self.num_episodes
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name!r} ({self.kind}): {self.num_episodes} episodes, {self.num_steps} steps, "
+            f"streams {', '.join(self.streams)}>"
+        )
+
+
+def episode_offsets(num_steps_E: Sequence[int] | Int64Array) -> Int64Array:
+    """Return prefix sums (E + 1,) of the episodes' steps."""
+    out = np.zeros(len(num_steps_E) + 1, dtype=np.int64)
+    np.cumsum(num_steps_E, out=out[1:])
+    return out

@@ -1,0 +1,277 @@
+"""What a user or a manifest declares: streams, windows, and how a stream is wanted in a batch."""
+
+# Shapes: B windows, T steps, H height, W width, C channels, D signal size
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from trajload.errors import ConfigError, ManifestError
+from trajload.types import Modality
+
+__all__ = ["Align", "Clock", "Encoding", "Image", "Miss", "Pad", "Signal", "StreamRequest", "StreamSpec", "Window"]
+
+Clock = Literal["stepwise", "clocked"]
+Pad = Literal["none", "edge", "zero"]
+Align = Literal["nearest", "previous"]
+Miss = Literal["error", "mask"]
+Encoding = Literal["npy", "npy.zst", "jpg", "png", "mp4", "mkv", "json", "txt", "table"]
+"""How the values of a stream are stored. `table` = columns of a foreign file (parquet), never in a shard."""
+
+VIDEO_ENCODINGS = ("mp4", "mkv")
+IMAGE_ENCODINGS = ("jpg", "png")
+TEXT_ENCODINGS = ("json", "txt")
+RESERVED_NAMES = frozenset(
+    [
+        "is_first",
+        "is_last",
+        "is_terminal",
+        "step_index",
+        "timestamp_ns",
+        "episode_index",
+        "window_id",
+        "epoch",
+        "source",
+        "row_is_pad",
+    ]
+)
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is unknown: expected one of {', '.join(map(repr, allowed))}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamSpec:
+    """One named track of one modality, as a manifest declares it."""
+
+    name: str
+    """Batch key; dots allowed (`observation.images.top`). Not empty, no '/', not a reserved batch key."""
+    modality: Modality
+    encoding: Encoding
+    shape: tuple[int, ...]
+    """Shape of one row: () scalar, (D,) signal, (H, W, C) picture as shown (after rotation), () for text."""
+    dtype: str
+    """NumPy dtype name of one row's values; 'str' for language, 'json' for metadata objects."""
+    clock: Clock = "stepwise"
+    rate_hz: float | None = None
+    """Nominal rate; informational for stepwise streams."""
+    units: str | None = None
+    """Unit of the values as stored, for instance 'm', 'rad', 'mm' for depth in millimetres."""
+    names: tuple[str, ...] | None = None
+    """Names of the D components, where known."""
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name or self.name != self.name.strip():
+            raise ConfigError(
+                f"stream name {self.name!r} is invalid: expected a non-empty name without '/' or outer spaces."
+            )
+        if self.name in RESERVED_NAMES or self.name.endswith(("_is_pad", "_is_missing")):
+            raise ConfigError(f"stream name {self.name!r} is reserved for a batch key. Choose another name.")
+        if not isinstance(self.modality, Modality):
+            object.__setattr__(self, "modality", Modality(self.modality))
+        _check_choice(f"encoding of stream {self.name!r}", self.encoding, get_args(Encoding))
+        _check_choice(f"clock of stream {self.name!r}", self.clock, get_args(Clock))
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(str(n) for n in self.names))
+        if self.is_picture and len(self.shape) != 3:
+            raise ConfigError(
+                f"shape of stream {self.name!r} is {self.shape}: expected (H, W, C) for encoding {self.encoding!r}."
+            )
+        if self.dtype not in ("str", "json"):
+            try:
+                np.dtype(self.dtype)
+            except TypeError as err:
+                raise ConfigError(
+                    f"dtype of stream {self.name!r} is {self.dtype!r}: expected a NumPy dtype name, 'str' or 'json'."
+                ) from err
+
+    @property
+    def is_video(self) -> bool:
+        return self.encoding in VIDEO_ENCODINGS
+
+    @property
+    def is_picture(self) -> bool:
+        """True for video and images of any modality (rgb, depth): delivered as (T, C, H, W)."""
+        return self.encoding in VIDEO_ENCODINGS or self.encoding in IMAGE_ENCODINGS
+
+    @property
+    def is_text(self) -> bool:
+        """True for language and JSON: delivered as a list with one object per window."""
+        return self.dtype in ("str", "json")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that stands in a manifest."""
+        out: dict[str, Any] = {
+            "name": self.name,
+            "modality": self.modality.value,
+            "encoding": self.encoding,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "clock": self.clock,
+        }
+        for key in ("rate_hz", "units"):
+            if getattr(self, key) is not None:
+                out[key] = getattr(self, key)
+        if self.names is not None:
+            out["names"] = list(self.names)
+        return out
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> StreamSpec:
+        """Return the spec of a manifest's JSON object; ManifestError names a missing or unusable field."""
+        try:
+            return cls(
+                name=obj["name"],
+                modality=Modality(obj["modality"]),
+                encoding=obj["encoding"],
+                shape=tuple(obj["shape"]),
+                dtype=obj["dtype"],
+                clock=obj.get("clock", "stepwise"),
+                rate_hz=obj.get("rate_hz"),
+                units=obj.get("units"),
+                names=tuple(obj["names"]) if obj.get("names") is not None else None,
+            )
+        except KeyError as err:
+            raise ManifestError(
+                f"stream {obj.get('name', '?')!r} of the manifest lacks field {err.args[0]!r}."
+            ) from err
+        except (ValueError, TypeError) as err:
+            raise ManifestError(f"stream {obj.get('name', '?')!r} of the manifest is unusable: {err}") from err
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """Which contiguous runs of steps are training examples.
+
+    Window k of an episode starts at step `k * stride` and takes steps `start + dilation * [0, num_steps)`.
+    With `pad="none"` a window lies whole inside its episode; episodes shorter than a window give none.
+    With `pad="edge"` or `"zero"` every `stride`-th step starts a window; steps beyond the end repeat the last
+    row or are zero, and `<stream>_is_pad` is True there.
+    """
+
+    num_steps: int
+    stride: int = 1
+    dilation: int = 1
+    pad: Pad = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "stride", "dilation"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ConfigError(f"Window({name}={value!r}) is invalid: expected an int of at least 1.")
+            object.__setattr__(self, name, int(value))
+        _check_choice("Window(pad)", self.pad, get_args(Pad))
+
+    @property
+    def span(self) -> int:
+        """Steps from the first to the last step of a window, both counted."""
+        return (self.num_steps - 1) * self.dilation + 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps, "stride": self.stride, "dilation": self.dilation, "pad": self.pad}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamRequest:
+    """How one stream is wanted in the batch; base of `Image` and `Signal`."""
+
+    align: Align = "nearest"
+    """Clocked streams only: the row nearest to a step's time, or the last one at or before it."""
+    tolerance_s: float | None = None
+    """Clocked streams only: largest distance between a step and the row it gets. None = one and a half periods
+    of the stream's nominal rate (half a period to the nearest row, plus jitter), or no limit without a rate."""
+    on_miss: Miss = "mask"
+    """What a step without a row within tolerance does: `mask` = zeros and `_is_pad`, `error` = AlignError."""
+
+    def __post_init__(self) -> None:
+        _check_choice("align", self.align, get_args(Align))
+        _check_choice("on_miss", self.on_miss, get_args(Miss))
+        if self.tolerance_s is not None and not self.tolerance_s >= 0:
+            raise ConfigError(f"tolerance_s={self.tolerance_s!r} is invalid: expected seconds >= 0, or None.")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"align": self.align, "tolerance_s": self.tolerance_s, "on_miss": self.on_miss}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image(StreamRequest):
+    """A picture stream (video or images, rgb or depth), delivered as (B, T, C, H, W).
+
+    rgb is uint8 RGB, resized with an antialiased area/bilinear filter; depth keeps its stored dtype and unit
+    and is resized by nearest neighbour, since averaging depths invents surfaces.
+    """
+
+    size: tuple[int, int] | None = None
+    """(H, W) wanted; None keeps the stored size."""
+
+    def __post_init__(self) -> None:
+        # super() without arguments does not work in a slots dataclass on Python 3.10
+        StreamRequest.__post_init__(self)
+        if self.size is not None:
+            size = tuple(self.size)
+            if len(size) != 2 or any(
+                isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in size
+            ):
+                raise ConfigError(
+                    f"Image(size={self.size!r}) is invalid: expected (height, width), ints of at least 1."
+                )
+            object.__setattr__(self, "size", (int(size[0]), int(size[1])))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**StreamRequest.to_json(self), "size": list(self.size) if self.size else None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signal(StreamRequest):
+    """A low-dimensional stream (proprioception, action, reward, ...), delivered as (B, T, D) in its stored dtype."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UniformClock:
+    """Step times of a whole dataset or episode: step i is at `start_ns + round(i / rate_hz)` exactly.
+
+    The rate is a fraction, so ten hours at 29.97 Hz end on the right nanosecond.
+    """
+
+    rate_hz: Fraction
+    start_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.rate_hz > 0:
+            raise ConfigError(f"step rate {self.rate_hz!r} is invalid: expected a rate above 0 Hz.")
+
+    def times_ns(self, steps: np.ndarray) -> np.ndarray:
+        """Return int64 nanoseconds of `steps` (any shape, int64 >= 0), rounded half up, without float."""
+        num, den = self.rate_hz.numerator, self.rate_hz.denominator
+        # i * den * 1e9 / num, in two parts so that int64 does not overflow: whole seconds, then the rest.
+        ticks = np.asarray(steps, dtype=np.int64) * den
+        whole, rest = np.divmod(ticks, num)
+        return self.start_ns + whole * 1_000_000_000 + (rest * 1_000_000_000 * 2 + num) // (2 * num)
+
+
+def default_request(spec: StreamSpec) -> StreamRequest:
+    """Return the request a stream gets when the user names none."""
+    return Image() if spec.is_picture else Signal()
+
+
+def check_request(spec: StreamSpec, request: StreamRequest) -> StreamRequest:
+    """Return `request` if it can be asked of `spec`, else raise ConfigError naming both."""
+    if not isinstance(request, StreamRequest):
+        raise ConfigError(f"streams[{spec.name!r}]={request!r} is unusable: expected tl.Image(...) or tl.Signal(...).")
+    if isinstance(request, Image) and not spec.is_picture:
+        raise ConfigError(
+            f"streams[{spec.name!r}] asks for an Image, but the stream is stored as {spec.encoding!r}. Use tl.Signal(...)."
+        )
+    if isinstance(request, Signal) and spec.is_picture:
+        raise ConfigError(
+            f"streams[{spec.name!r}] asks for a Signal, but the stream is stored as {spec.encoding!r}. Use tl.Image(...)."
+        )
+    return request
