@@ -1,0 +1,155 @@
+"""The memory of a batch before it is one: allocated once, filled row by row by several threads, then finished."""
+
+# Shapes: B windows, T steps
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from trajload.collate.batch import Batch, RefsBuilder
+from trajload.errors import ConfigError
+from trajload.refs import WindowRef
+from trajload.types import BoolArray, Int64Array, NDArray
+
+__all__ = ["BatchSlots"]
+
+# uint32 and uint64 exist in torch but can hardly be used (no arithmetic, no comparison), so they are refused by name.
+_DTYPES = {
+    np.dtype(np_name): getattr(torch, np_name)
+    for np_name in (
+        *("bool", "uint8", "uint16", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+
+
+class BatchSlots:
+    """Memory for B windows of T steps: torch tensors, written through NumPy views.
+
+    Row b of every array belongs to window b alone, so threads may write different rows side by side. Values start
+    out undefined: whoever fills a row writes all of it, or zeroes it (`zero`, `set_missing`). Masks start out False,
+    numbers 0, text empty.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        stream_layout: Mapping[str, tuple[tuple[int, ...], Any]],
+        text: dict[str, list[Any]],
+        num_rows: int,
+    ) -> None:
+        """Use `allocate`."""
+        self._tensors = tensors
+        self.num_rows = num_rows
+        self.values: dict[str, NDArray] = {name: tensors[name].numpy() for name in stream_layout}
+        """(B, T, *row_shape) of each picture and signal stream."""
+        self.is_pad: dict[str, BoolArray] = {name: tensors[f"{name}_is_pad"].numpy() for name in stream_layout}
+        """(B, T)"""
+        self.is_missing: dict[str, BoolArray] = {
+            name: tensors[f"{name}_is_missing"].numpy() for name in (*stream_layout, *text)
+        }
+        """(B,), text streams too."""
+        self.text: dict[str, list[Any]] = text
+        """B values of each text stream."""
+        self.is_first: BoolArray = tensors["is_first"].numpy()
+        self.is_last: BoolArray = tensors["is_last"].numpy()
+        self.is_terminal: BoolArray = tensors["is_terminal"].numpy()
+        self.step_index: Int64Array = tensors["step_index"].numpy()
+        self.timestamp_ns: Int64Array = tensors["timestamp_ns"].numpy()
+        self.episode_index: Int64Array = tensors["episode_index"].numpy()
+        self.window_id: Int64Array = tensors["window_id"].numpy()
+        self.epoch: Int64Array = tensors["epoch"].numpy()
+        self.source: list[str] = [""] * num_rows
+        self.row_is_pad: BoolArray | None = tensors["row_is_pad"].numpy() if "row_is_pad" in tensors else None
+        """(B,), only where asked for."""
+
+    @classmethod
+    def allocate(
+        cls,
+        num_rows: int,
+        num_steps: int,
+        stream_layout: Mapping[str, tuple[tuple[int, ...], Any]],
+        text_streams: Sequence[str] | Mapping[str, str] = (),
+        *,
+        row_is_pad: bool = False,
+    ) -> BatchSlots:
+        """Return memory for a batch.
+
+        Args:
+            num_rows: B.
+            num_steps: T.
+            stream_layout: For each picture and signal stream the shape of one step, (C, H, W) or (D,) or (), and its
+                NumPy dtype. Foreign byte orders are stored in the machine's own.
+            text_streams: Names of the text streams; a mapping gives each its dtype, 'str' or 'json' ('str' if not
+                given). Where an episode lacks one, the value is "" or None.
+            row_is_pad: Whether the batch has the key `row_is_pad`.
+
+        Raises:
+            ConfigError: A dtype that torch lacks; the message names the stream.
+        """
+        B, T = num_rows, num_steps
+        tensors: dict[str, torch.Tensor] = {}
+        for name, (row_shape, dtype) in stream_layout.items():
+            tensors[name] = torch.empty((B, T, *row_shape), dtype=_torch_dtype(name, dtype))
+            tensors[f"{name}_is_pad"] = torch.zeros((B, T), dtype=torch.bool)
+            tensors[f"{name}_is_missing"] = torch.zeros(B, dtype=torch.bool)
+        text_dtypes = text_streams if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")
+        for name in text_dtypes:
+            tensors[f"{name}_is_missing"] = torch.zeros(B, dtype=torch.bool)
+        for name in ("is_first", "is_last", "is_terminal"):
+            tensors[name] = torch.zeros((B, T), dtype=torch.bool)
+        for name in ("step_index", "timestamp_ns"):
+            tensors[name] = torch.zeros((B, T), dtype=torch.int64)
+        for name in ("episode_index", "window_id", "epoch"):
+            tensors[name] = torch.zeros(B, dtype=torch.int64)
+        if row_is_pad:
+            tensors["row_is_pad"] = torch.zeros(B, dtype=torch.bool)
+        text: dict[str, list[Any]] = {
+            name: ["" if dtype == "str" else None for _ in range(B)] for name, dtype in text_dtypes.items()
+        }
+        return cls(tensors, stream_layout, text, B)
+
+    def zero(self, stream: str, row: int, is_zero_T: BoolArray | None = None) -> None:
+        """Zero the steps of a row where `is_zero_T` (T,) is True, or all of them. Masks are not touched."""
+        values_T = self.values[stream][row]
+        if is_zero_T is None:
+            values_T[...] = 0
+        else:
+            values_T[np.asarray(is_zero_T, dtype=np.bool_)] = 0
+
+    def set_missing(self, stream: str, row: int) -> None:
+        """Say that the episode of `row` lacks `stream`: zeros, `_is_missing`, and `_is_pad` at every step.
+
+        `_is_pad` too, so that a reader of one mask alone never takes the zeros for data.
+        """
+        self.is_missing[stream][row] = True
+        if stream in self.values:
+            self.is_pad[stream][row] = True
+            self.zero(stream, row)
+
+    def set_text(self, stream: str, row: int, value: Any) -> None:
+        """Set the text or JSON value of one window."""
+        self.text[stream][row] = value
+
+    def finish(self, train_step: int, refs: Iterable[WindowRef] | RefsBuilder = ()) -> Batch:
+        """Return the batch over this memory, without copying. The slots are not to be written afterwards."""
+        values: dict[str, torch.Tensor | list[Any]] = {**self._tensors, **self.text, "source": self.source}
+        return Batch(values, train_step=train_step, refs=refs)
+
+
+def _torch_dtype(stream: str, dtype: Any) -> torch.dtype:
+    try:
+        native = np.dtype(dtype).newbyteorder("=")
+    except TypeError as err:
+        raise ConfigError(f"dtype {dtype!r} of stream {stream!r} is unusable: expected a NumPy dtype.") from err
+    found: torch.dtype | None = _DTYPES.get(native)
+    if found is None:
+        raise ConfigError(
+            f"stream {stream!r} cannot be put in a batch: got dtype {native.name}, expected one of "
+            f"{', '.join(d.name for d in _DTYPES)}. Store it as one of these, or leave the stream out."
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Which windows, in which order, for which rank. Integers only; imports no torch."""

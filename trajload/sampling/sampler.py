@@ -1,0 +1,191 @@
+"""Which windows a train_step trains on: a pure function of (windows, order, seed, global_batch_size, train_step)."""
+
+# Shapes: B rows of a global batch, or a rank's part of it
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from trajload.errors import ConfigError, LoaderExhaustedError
+from trajload.rng import check_seed
+from trajload.sampling.orders import make_order, resolve_order
+from trajload.sampling.windows import WindowTable
+from trajload.types import BoolArray, Int64Array
+
+__all__ = ["ALL_ROWS", "BatchRefs", "Sampler"]
+
+ALL_ROWS = slice(None)
+MAX_GLOBAL_BATCH_SIZE = 2**31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchRefs:
+    """The windows of one train_step, one row each."""
+
+    train_step: int
+    position_B: Int64Array
+    """Place in the global window sequence; int64, or Python ints (dtype object) once positions pass 2**63."""
+    epoch_B: Int64Array
+    window_id_B: Int64Array
+    episode_B: Int64Array
+    start_B: Int64Array
+    """First step of the window in its episode."""
+    row_is_pad_B: BoolArray
+    """True in the last batch of a finite run for rows beyond its end; they repeat the run's last window."""
+
+    def __len__(self) -> int:
+        return len(self.window_id_B)
+
+
+class Sampler:
+    """The windows of every train_step, computed, never replayed. Immutable and thread-safe.
+
+    The global window sequence runs through epoch after epoch; train_step s takes positions
+    [s * global_batch_size, (s + 1) * global_batch_size), across epoch ends. It knows nothing of ranks: a rank asks for
+    its rows of the same global batch.
+    """
+
+    def __init__(
+        self,
+        table: WindowTable,
+        *,
+        order: str,
+        seed: int,
+        global_batch_size: int,
+        num_epochs: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        """Fix the sequence.
+
+        Args:
+            table: The windows.
+            order: Name ('shuffled') or version ('shuffled/1') of an order.
+            seed: The run's seed, -2**63 <= seed < 2**63.
+            global_batch_size: Windows per train_step over all ranks.
+            num_epochs: Length of a finite run; None runs on for ever.
+            drop_last: Finite runs only: True drops a last batch that is not full, False pads it
+                (`BatchRefs.row_is_pad_B`). Without num_epochs every batch is full.
+
+        Raises:
+            ConfigError: An argument out of range, or a finite run without a single batch.
+        """
+        self.table = table
+        self.order = resolve_order(order)
+        self.seed = check_seed(seed)
+        self.global_batch_size = _check_int("global_batch_size", global_batch_size, 1, MAX_GLOBAL_BATCH_SIZE)
+        self.num_epochs = None if num_epochs is None else _check_int("num_epochs", num_epochs, 1, 2**63)
+        if not isinstance(drop_last, bool):
+            raise ConfigError(f"drop_last={drop_last!r} is invalid: expected True or False.")
+        self.drop_last = drop_last
+        self._order = make_order(self.order, num_windows=table.num_windows, seed=self.seed)
+        self._num_positions = None if self.num_epochs is None else self.num_epochs * table.num_windows
+        if self.num_train_steps == 0:
+            raise ConfigError(
+                f"drop_last=True leaves no batch: {self._num_positions} windows in num_epochs={self.num_epochs} do not "
+                f"fill global_batch_size={self.global_batch_size}. Use drop_last=False or a smaller batch."
+            )
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of one epoch."""
+        return self.table.num_windows
+
+    @property
+    def num_train_steps(self) -> int | None:
+        """Batches of a finite run; None without num_epochs."""
+        if self._num_positions is None:
+            return None
+        num_full, rest = divmod(self._num_positions, self.global_batch_size)
+        return num_full + (rest > 0 and not self.drop_last)
+
+    def check_train_step(self, train_step: int) -> int:
+        """Return `train_step` if the run has it, else raise ConfigError or LoaderExhaustedError."""
+        train_step = _check_int("train_step", train_step, 0, None)
+        num_train_steps = self.num_train_steps
+        if num_train_steps is not None and train_step >= num_train_steps:
+            raise LoaderExhaustedError(
+                f"train_step={train_step} is beyond the end of the run: num_epochs={self.num_epochs} gives "
+                f"{num_train_steps} train_steps. Raise num_epochs, or use num_epochs=None for a run without end."
+            )
+        return train_step
+
+    def refs(self, train_step: int, rows: slice = ALL_ROWS) -> BatchRefs:
+        """Return the windows of `rows` of the global batch of `train_step`.
+
+        Same arguments, same windows, whatever was asked before; the cost does not grow with train_step.
+
+        Args:
+            train_step: 0-based, any size as long as its epoch stays below 2**63.
+            rows: A contiguous part of the global batch, from `assign.rank_rows`.
+
+        Raises:
+            LoaderExhaustedError: At or beyond `num_train_steps`.
+            ConfigError: Negative, or rows with a step.
+        """
+        train_step = self.check_train_step(train_step)
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise ConfigError(f"rows={rows!r} is invalid: expected a slice without a step.")
+        first_row, stop_row, _ = rows.indices(self.global_batch_size)
+        num_rows = max(0, stop_row - first_row)
+
+        # Python ints up to here: train_step * global_batch_size may pass int64; what is added below may not.
+        first = train_step * self.global_batch_size + first_row
+        step_B = np.arange(num_rows, dtype=np.int64)
+        row_is_pad_B = np.zeros(num_rows, dtype=np.bool_)
+        if self._num_positions is not None and first + num_rows > self._num_positions:
+            row_is_pad_B = step_B >= max(0, self._num_positions - first)
+            step_B = np.minimum(step_B, self._num_positions - 1 - first)
+
+        epoch, offset = divmod(first, self.num_windows)
+        if epoch + num_rows >= 2**63:
+            raise ConfigError(f"train_step={train_step} is out of range: its epoch {epoch} passes 2**63.")
+        later_B, offset_B = np.divmod(offset + step_B, self.num_windows)
+        window_id_B = self._window_ids(epoch, later_B, offset_B)
+        episode_B, start_B = self.table.locate(window_id_B)
+        return BatchRefs(
+            train_step=train_step,
+            position_B=first + (step_B if first + num_rows < 2**63 else step_B.astype(object)),
+            epoch_B=epoch + later_B,
+            window_id_B=window_id_B,
+            episode_B=episode_B,
+            start_B=start_B,
+            row_is_pad_B=row_is_pad_B,
+        )
+
+    def _window_ids(self, epoch: int, later_B: Int64Array, offset_B: Int64Array) -> Int64Array:
+        """Return the ids of rows that fall `later_B` epochs (rising by at most 1) after `epoch`."""
+        if not later_B.size or later_B[0] == later_B[-1]:
+            return self._order.window_ids(epoch + int(later_B[0]), offset_B) if later_B.size else offset_B
+        cuts = np.flatnonzero(np.diff(later_B)) + 1
+        bounds = [0, *cuts.tolist(), len(later_B)]
+        out_B = np.empty_like(offset_B)
+        for lo, hi in pairwise(bounds):
+            out_B[lo:hi] = self._order.window_ids(epoch + int(later_B[lo]), offset_B[lo:hi])
+        return out_B
+
+    def config_json(self) -> dict[str, Any]:
+        """Return everything that decides the sequence, besides the episodes' lengths, as JSON."""
+        return {
+            "order": self.order,
+            "seed": self.seed,
+            "global_batch_size": self.global_batch_size,
+            "num_epochs": self.num_epochs,
+            "drop_last": self.drop_last,
+            "num_windows": self.num_windows,
+            "window": self.table.window.to_json(),
+        }
+
+    def __repr__(self) -> str:
+        return f"Sampler({self.order!r}, seed={self.seed}, global_batch_size={self.global_batch_size}, {self.table!r})"
+
+
+def _check_int(name: str, value: int, low: int, high: int | None) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+        raise ConfigError(f"{name}={value!r} is invalid: expected an int of at least {low}.")
+    if high is not None and value >= high:
+        raise ConfigError(f"{name}={value!r} is too large: expected less than {high}.")
+    return int(value)
