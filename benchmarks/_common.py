@@ -1,0 +1,84 @@
+"""What every benchmark shares: machine facts, robust figures, result files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = ("trajload", "torch", "numpy", "av", "numba", "torchcodec")
+
+
+def machine() -> dict[str, Any]:
+    """Return CPU, cores, memory and versions: without them a figure means nothing."""
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_kib / 2**20, 1),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "packages": versions,
+    }
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Return median, min and max: single runs on shared machines differ by 10 to 20 %."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def run_case(script: str, *args: str, timeout: float = 600) -> dict[str, Any]:
+    """Run `script --case ...` in a process of its own and return the JSON object it prints last."""
+    done = subprocess.run([sys.executable, script, *args], capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{script} {' '.join(args)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def write_result(name: str, result: dict[str, Any], path: str | None = None) -> Path:
+    """Write `result` with the machine's facts to benchmarks/results/<name>.json (or `path`)."""
+    out = Path(path) if path else RESULTS / f"{name}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(
+        json.dumps(
+            {
+                "benchmark": name,
+                "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+                "machine": machine(),
+                **result,
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+    return out
+
+
+def tree_memory_bytes() -> int:
+    """Return the proportional set size (PSS) of this process and its children: shared pages counted once."""
+    import psutil
+
+    me = psutil.Process()
+    return sum(p.memory_full_info().pss for p in [me, *me.children(recursive=True)])

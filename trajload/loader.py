@@ -1,0 +1,317 @@
+"""The loader: wires dataset, sampler and pipeline together. The one class most users meet."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from trajload.collate.batch import Batch
+from trajload.decode import DecodeContext
+from trajload.errors import ConfigError
+from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.config import OnError, check_on_error, choose_streams, config_json
+from trajload.pipeline.prefetch import Prefetcher
+from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.state import check_state, make_state
+from trajload.pipeline.stats import StageStats
+from trajload.sampling.assign import rank_rows
+from trajload.sampling.sampler import Sampler
+from trajload.sampling.windows import WindowTable
+from trajload.sources.base import Dataset
+from trajload.sources.open import open as open_dataset
+from trajload.spec import StreamRequest, Window
+from trajload.types import PathLikeStr
+from trajload.world import World
+
+__all__ = ["Loader"]
+
+_PREFETCH_BYTES = 1 << 30
+_MAX_AUTO_DEPTH = 4
+
+
+class Loader:
+    """Batches of windows in an order that is a pure function of the train_step.
+
+    Iterating starts at the cursor (`train_step`), which moves on with every delivered batch; `state_dict`,
+    `load_state_dict` and `seek` read and set it. `batch_at(k)` gives any batch without iterating: it is what
+    iteration must and does equal, whatever the number of workers, the prefetch depth or the ranks.
+
+    Args:
+        dataset: An opened dataset, or a path for `tl.open`.
+        window: Which steps make an example.
+        global_batch_size: Windows per train_step over all ranks.
+        seed: Of the order, -2**63 <= seed < 2**63.
+        order: 'shuffled' (uniform over all windows of an epoch, each once) or 'sequential'; a version may be
+            pinned ('shuffled/1').
+        streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.
+        rank: Data-parallel rank; None takes RANK and WORLD_SIZE from the environment, or 0 of 1.
+        world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
+        num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
+        prefetch: Train_steps in the works at once, or 'auto'.
+        num_epochs: None runs without end; else iteration ends after so many epochs.
+        drop_last: With `num_epochs`: drop the last batch if it is not full, instead of padding it (`row_is_pad`).
+        on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
+
+    Raises:
+        ConfigError: A bad argument or combination.
+        WindowError: No episode is long enough for the window.
+
+    Example:
+        >>> loader = Loader("my-dataset", window=Window(num_steps=16), global_batch_size=32, seed=7)  # doctest: +SKIP
+        >>> for batch in loader:                                                                      # doctest: +SKIP
+        ...     train(batch["observation.images.top"], batch["action"])
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | PathLikeStr,
+        *,
+        window: Window,
+        global_batch_size: int,
+        seed: int = 0,
+        order: str = "shuffled",
+        streams: Iterable[str] | Mapping[str, StreamRequest | None] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_workers: int | None = None,
+        prefetch: int | Literal["auto"] = "auto",
+        num_epochs: int | None = None,
+        drop_last: bool = False,
+        on_error: OnError = "raise",
+    ) -> None:
+        if not isinstance(window, Window):
+            raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).")
+        if (rank is None) != (world_size is None):
+            raise ConfigError(f"rank={rank!r} and world_size={world_size!r}: give both or neither.")
+        self.world = World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
+        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.window = window
+        self.streams = choose_streams(self.dataset, streams)
+        self._sampler = Sampler(
+            WindowTable(self.dataset.num_steps_E, window),
+            order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
+        )  # fmt: skip
+        self._rows = rank_rows(global_batch_size, self.world)
+        self._config = config_json(self.streams, window, self._sampler.config_json(), check_on_error(on_error))
+        self._quarantine = Quarantine()
+        self._stats = StageStats()
+        self._builder = BatchBuilder(
+            self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats
+        )
+        self._num_workers = _check_workers(num_workers)
+        self._depth, self._depth_why = _choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
+        self._train_step = 0
+        self._generation = 0
+        self._prefetcher: Prefetcher | None = None
+        self._plain = threading.Lock()
+        self._context = DecodeContext()
+
+    # ---- what it is ----
+
+    @property
+    def train_step(self) -> int:
+        """The cursor: train_step of the next batch to be delivered."""
+        return self._train_step
+
+    @property
+    def global_batch_size(self) -> int:
+        return self._sampler.global_batch_size
+
+    @property
+    def rank_batch_size(self) -> int:
+        """Windows per train_step of this rank."""
+        return self._rows.stop - self._rows.start
+
+    @property
+    def order(self) -> str:
+        """Resolved order with its version, such as 'shuffled/1'."""
+        return self._sampler.order
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of one epoch."""
+        return self._sampler.num_windows
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Train_steps of one epoch; not whole where batches run across epoch ends."""
+        return self.num_windows / self.global_batch_size
+
+    def __len__(self) -> int:
+        """Train_steps of the whole run; TypeError without `num_epochs`."""
+        if self._sampler.num_train_steps is None:
+            raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
+        return self._sampler.num_train_steps
+
+    def __repr__(self) -> str:
+        return (
+            f"<Loader {self.dataset.name!r}: {self.num_windows} windows, global_batch_size={self.global_batch_size}, "
+            f"order={self.order!r}, rank {self.world.rank} of {self.world.world_size}, train_step={self._train_step}>"
+        )
+
+    # ---- batches ----
+
+    def batch_at(self, train_step: int) -> Batch:
+        """Return this rank's batch of `train_step`, made plainly in the calling thread. Does not move the cursor.
+
+        Raises:
+            LoaderExhaustedError: `train_step` lies at or beyond the end of a finite run.
+            TrajloadError: A window cannot be read; the message says which and where.
+        """
+        with self._plain:
+            job = self._builder.open_job(train_step)
+            for b in range(job.num_rows):
+                self._builder.build_row(job, b, self._context)
+            return self._builder.finish(job)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
+        generation = self._claim()
+        prefetcher: Prefetcher | None = None
+        try:
+            while True:
+                if self._num_workers == 0:
+                    if self._sampler.num_train_steps is not None and self._train_step >= self._sampler.num_train_steps:
+                        return
+                    with self._stats.timed("wait"):
+                        batch: Batch | None = self.batch_at(self._train_step)
+                else:
+                    if prefetcher is None:
+                        prefetcher = self._prefetcher = self._start()
+                    with self._stats.timed("wait"):
+                        batch = prefetcher.next()
+                if batch is None:
+                    return
+                self._stats.delivered()
+                self._train_step = batch.train_step + 1
+                yield batch
+                del batch  # what the consumer let go of must not live on here
+                if generation != self._generation:
+                    # seek, load_state_dict or another iterator took over while the consumer had the batch.
+                    if prefetcher is not None:
+                        prefetcher.close()
+                        prefetcher = None
+                    generation = self._claim()
+        finally:
+            if prefetcher is not None:
+                prefetcher.close()
+                if self._prefetcher is prefetcher:
+                    self._prefetcher = None
+
+    def _claim(self) -> int:
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
+        self._generation += 1
+        return self._generation
+
+    def _start(self) -> Prefetcher:
+        return Prefetcher(
+            self._builder,
+            start=self._train_step,
+            stop=self._sampler.num_train_steps,
+            depth=self._depth,
+            num_decoders=self._num_workers,
+        )
+
+    # ---- cursor and state ----
+
+    def seek(self, train_step: int) -> None:
+        """Move the cursor: the next batch delivered is that of `train_step`. Costs nothing, whatever the distance."""
+        if isinstance(train_step, bool) or not isinstance(train_step, (int, np.integer)) or train_step < 0:
+            raise ConfigError(f"train_step={train_step!r} is invalid: expected an int of at least 0.")
+        self._claim()
+        self._train_step = int(train_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that continues at exactly the next undelivered batch: JSON-able, under 4 KiB.
+
+        The same on every rank (but for windows that a rank found bad), and loadable with any number of
+        ranks, workers and any prefetch depth.
+        """
+        here = self._train_step
+        # What the pipeline keeps in the works, not what it happens to have reached: the same on every rank.
+        ahead = here + (self._depth if self._prefetcher is not None else 0)
+        stop = self._sampler.num_train_steps
+        return make_state(
+            config=self._config,
+            manifests=[(0, self.dataset.digest)],
+            train_step=here,
+            pending=(here, ahead if stop is None else max(here, min(ahead, stop))),
+            quarantine=self._quarantine.to_json(),
+            topology={"world_size": self.world.world_size, "num_workers": self._num_workers, "prefetch": self._depth},
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
+        """Continue where `state` was taken.
+
+        Args:
+            state: From `state_dict` of a loader with the same dataset and configuration.
+            allow: Configuration fields that may differ, for instance ('streams',) to add a camera mid-run.
+
+        Raises:
+            ResumeError: The state does not fit; every differing field is named.
+        """
+        train_step = check_state(state, config=self._config, manifests=[(0, self.dataset.digest)], allow=allow)
+        self.seek(train_step)
+        self._quarantine.load(state["quarantine"])
+
+    def stats(self) -> dict[str, Any]:
+        """Return where the time went: busy seconds per stage, consumer wait, counts, prefetch depth and its reason."""
+        return {
+            **self._stats.snapshot(),
+            "train_step": self._train_step,
+            "quarantined": len(self._quarantine),
+            "num_workers": self._num_workers,
+            "prefetch": self._depth,
+            "prefetch_why": self._depth_why,
+            "batch_bytes": self._builder.batch_bytes,
+        }
+
+    def reset_stats(self) -> None:
+        """Start counting from zero."""
+        self._stats.reset()
+
+    def close(self) -> None:
+        """Stop all threads and close files. Idempotent; the loader may be iterated again afterwards."""
+        self._claim()
+        with self._plain:
+            self._context.close()
+            self._context = DecodeContext()
+        self.dataset.store.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _check_workers(num_workers: int | None) -> int:
+    if num_workers is None:
+        # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
+        raise ConfigError(f"num_workers={num_workers!r} is invalid: expected an int of at least 0, or None.")
+    return int(num_workers)
+
+
+def _choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int) -> tuple[int, str]:
+    """Return the number of train_steps in the works, and why."""
+    if prefetch != "auto":
+        if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < 1:
+            raise ConfigError(f"prefetch={prefetch!r} is invalid: expected 'auto' or an int of at least 1.")
+        return int(prefetch), "asked for"
+    if num_workers == 0:
+        return 1, "no workers"
+    fits = _PREFETCH_BYTES // max(batch_bytes, 1)
+    # Two keep workers busy while the consumer holds one; more absorb batches that decode slowly.
+    depth = int(max(2, min(_MAX_AUTO_DEPTH, fits)))
+    return (
+        depth,
+        f"auto: {_MAX_AUTO_DEPTH} at most, {fits} batches of {batch_bytes} bytes fit in {_PREFETCH_BYTES} bytes",
+    )

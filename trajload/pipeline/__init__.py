@@ -1,0 +1,8 @@
+"""From train_step to Batch: plan, read, decode, in order, ahead of the consumer.
+
+build.py      what a batch is made of, row by row; run plainly it is the oracle
+prefetch.py   the same work by threads, ahead of the consumer, delivered in order
+quarantine.py what happens to a window that cannot be read
+state.py      the checkpointable state, and the error that names what does not fit
+stats.py      where the time went
+"""

@@ -1,0 +1,338 @@
+"""What a batch is made of: rows planned, read and decoded into the batch's own memory.
+
+Run plainly, one row after the other in one thread, this is the oracle (`Loader.batch_at`). The prefetcher calls
+the same three functions from threads.
+"""
+
+# Shapes: B windows, T steps
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trajload.align.rows import (
+    clocked_rows,
+    default_tolerance_ns,
+    rows_to_zero,
+    step_flags,
+    stepwise_rows,
+    window_steps,
+)
+from trajload.collate.batch import Batch
+from trajload.collate.slots import BatchSlots
+from trajload.decode import DecodeContext, decode_rows, plan_reads, read_text, row_shape
+from trajload.errors import DecodeError, StageFailedError, TrajloadError, at
+from trajload.pipeline.config import OnError, StreamChoice
+from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine, substitute_id
+from trajload.pipeline.stats import StageStats
+from trajload.refs import ByteRange, Track, WindowRef
+from trajload.sampling.sampler import BatchRefs, Sampler
+from trajload.sources.base import Dataset
+from trajload.spec import Window
+from trajload.types import BoolArray, Int64Array
+
+__all__ = ["BatchBuilder", "Job", "RowWork"]
+
+
+@dataclass(slots=True)
+class Job:
+    """One batch under construction. Rows are independent: each is written by one task."""
+
+    train_step: int
+    refs: BatchRefs
+    """Of this rank's rows; what was planned, before any substitution."""
+    slots: BatchSlots
+    window_id_B: Int64Array
+    """What each row really holds; differs from `refs` where a bad window was replaced."""
+    episode_B: Int64Array
+    start_B: Int64Array
+    remaining: int
+    errors: list[tuple[int, BaseException]] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.window_id_B)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWork:
+    """One stream of one row: which rows of its track, and their bytes."""
+
+    choice: StreamChoice
+    track: Track | None
+    rows_T: Int64Array
+    is_pad_T: BoolArray
+    blobs: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """One row, read but not decoded."""
+
+    window_id: int
+    episode: int
+    start: int
+    steps_T: Int64Array
+    """Steps, clamped into the episode."""
+    is_pad_T: BoolArray
+    streams: list[StreamWork]
+
+
+class BatchBuilder:
+    """Builds the rows of one rank's batches. Stateless but for the quarantine list; thread-safe.
+
+    Args:
+        dataset: Where episodes stand.
+        window: The window spec.
+        choices: Streams of the batch.
+        sampler: Decides the windows of a train_step.
+        rows: This rank's rows of the global batch.
+        on_error: What a window that cannot be read does.
+        quarantine: Windows known to be bad.
+        stats: Counters.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        window: Window,
+        choices: tuple[StreamChoice, ...],
+        sampler: Sampler,
+        rows: slice,
+        on_error: OnError,
+        quarantine: Quarantine,
+        stats: StageStats,
+    ) -> None:
+        self.dataset = dataset
+        self.window = window
+        self.choices = choices
+        self.sampler = sampler
+        self.rows = rows
+        self.on_error = on_error
+        self.quarantine = quarantine
+        self.stats = stats
+        self._layout: Mapping[str, Any] = {c.name: row_shape(c.spec, c.request) for c in choices if not c.spec.is_text}
+        self._text = {c.name: c.spec.dtype for c in choices if c.spec.is_text}
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of one batch's streams."""
+        per_window = sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self._layout.values()
+        )
+        return per_window * self.window.num_steps * (self.rows.stop - self.rows.start)
+
+    # ---- plan ----
+
+    def open_job(self, train_step: int) -> Job:
+        """Decide the windows of `train_step` and allocate the batch's memory."""
+        with self.stats.timed("plan"), at(dataset=self.dataset.name, train_step=train_step):
+            refs = self.sampler.refs(train_step, self.rows)
+            num_rows = len(refs.window_id_B)
+            slots = BatchSlots.allocate(
+                num_rows,
+                self.window.num_steps,
+                self._layout,
+                self._text,
+                row_is_pad=self.sampler.num_train_steps is not None,
+            )
+            return Job(
+                train_step,
+                refs,
+                slots,
+                refs.window_id_B.copy(),
+                refs.episode_B.copy(),
+                refs.start_B.copy(),
+                remaining=num_rows,
+            )
+
+    # ---- read ----
+
+    def read_row(self, job: Job, b: int) -> RowWork:
+        """Plan row `b` and fetch its bytes."""
+        return self._read_window(int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step)
+
+    def _read_window(self, window_id: int, episode: int, start: int, train_step: int) -> RowWork:
+        num_steps = int(self.dataset.num_steps_E[episode])
+        with at(dataset=self.dataset.name, episode=episode, window_id=window_id, train_step=train_step):
+            with self.stats.timed("plan"):
+                steps_T, is_pad_T = stepwise_rows(start, num_steps, self.window)
+            works = []
+            for choice in self.choices:
+                with at(stream=choice.name, steps=(start, start + self.window.span), shard=None):
+                    works.append(self._read_stream(choice, episode, steps_T, is_pad_T))
+            return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
+
+    def _read_stream(self, choice: StreamChoice, episode: int, steps_T: Int64Array, is_pad_T: BoolArray) -> StreamWork:
+        with self.stats.timed("plan"):
+            track = self.dataset.track(episode, choice.name)
+            if track is None:
+                return StreamWork(choice, None, steps_T, is_pad_T, [])
+            rows_T, pad_T = self._rows(choice, track, episode, steps_T, is_pad_T)
+            if choice.spec.is_text:
+                rows_T = rows_T[:1]
+            ranges = plan_reads(track, rows_T) if len(rows_T) else []
+        with self.stats.timed("read"), at(shard=track.file):
+            blobs = [self._read(where) for where in ranges]
+        return StreamWork(choice, track, rows_T, pad_T, blobs)
+
+    def _read(self, where: ByteRange) -> bytes:
+        self.stats.count(bytes_read=where.size)
+        return self.dataset.store.read(where)
+
+    def _rows(
+        self, choice: StreamChoice, track: Track, episode: int, steps_T: Int64Array, is_pad_T: BoolArray
+    ) -> tuple[Int64Array, BoolArray]:
+        """Return which rows of the track the steps take, and which of them are not real."""
+        spec = choice.spec
+        if spec.is_text and track.num_rows == 1:
+            return np.zeros_like(steps_T), is_pad_T
+        if spec.clock == "clocked":
+            times_N = self.dataset.stream_times_ns(episode, spec.name)
+            return clocked_rows(
+                self.dataset.step_times_ns(episode, steps_T),
+                is_pad_T,
+                times_N,
+                align=choice.request.align,
+                tolerance_ns=default_tolerance_ns(spec, choice.request),
+                on_miss=choice.request.on_miss,
+                steps_T=steps_T,
+            )
+        if track.num_rows <= int(steps_T[-1]):
+            raise DecodeError(
+                f"stream {spec.name!r} is too short: got {track.num_rows} rows, expected at least {int(steps_T[-1]) + 1} for this window. "
+                "Run 'trajload doctor' on the dataset.",
+            )
+        return steps_T, is_pad_T
+
+    # ---- decode ----
+
+    def build_row(self, job: Job, b: int, context: DecodeContext, work: RowWork | None = None) -> None:
+        """Write row `b` of the batch. `work` may be given where the row was read before.
+
+        With `on_error="substitute"` a window that fails is replaced by keyed draws; with `"raise"` the error goes out.
+        """
+        if self.on_error == "raise":
+            self._write_row(job, b, self._guarded(job, b, context, work))
+            return
+        for attempt in range(MAX_ATTEMPTS + 1):
+            window_id = int(job.window_id_B[b])
+            if not self.quarantine.holds(window_id, job.train_step):
+                try:
+                    self._write_row(job, b, self._guarded(job, b, context, work))
+                    return
+                except TrajloadError as err:
+                    self.quarantine.add(window_id, job.train_step, err)
+                    last: TrajloadError | None = err
+            else:
+                last = None
+            if attempt == MAX_ATTEMPTS:
+                raise StageFailedError(
+                    f"no readable window found for row {b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
+                    "Run 'trajload verify' and repair the dataset."
+                ) from last
+            work = None
+            self.stats.count(substituted=1)
+            replaced = substitute_id(
+                self.sampler.seed, int(job.refs.position_B[b]), attempt + 1, self.sampler.num_windows
+            )
+            episode_1, start_1 = self.sampler.table.locate(np.array([replaced], dtype=np.int64))
+            job.window_id_B[b], job.episode_B[b], job.start_B[b] = replaced, episode_1[0], start_1[0]
+
+    def _guarded(self, job: Job, b: int, context: DecodeContext, work: RowWork | None) -> RowWork:
+        """Read (if need be) and decode row `b`; any failure comes out as a TrajloadError with its location."""
+        try:
+            if work is None:
+                work = self.read_row(job, b)
+            with self.stats.timed("decode"):
+                self._decode(job, b, work, context)
+            return work
+        except TrajloadError:
+            raise
+        except Exception as err:
+            with at(
+                dataset=self.dataset.name,
+                episode=int(job.episode_B[b]),
+                window_id=int(job.window_id_B[b]),
+                train_step=job.train_step,
+            ):
+                raise StageFailedError(f"building a window failed with {type(err).__name__}: {err}") from err
+
+    def _decode(self, job: Job, b: int, work: RowWork, context: DecodeContext) -> None:
+        frames = 0
+        with at(
+            dataset=self.dataset.name,
+            episode=self.dataset.episode_key(work.episode),
+            window_id=work.window_id,
+            train_step=job.train_step,
+        ):
+            for stream in work.streams:
+                name, spec = stream.choice.name, stream.choice.spec
+                steps = (work.start, work.start + self.window.span)
+                with at(stream=name, steps=steps, shard=stream.track.file if stream.track else None):
+                    if stream.track is None or len(stream.rows_T) == 0:
+                        job.slots.set_missing(name, b)
+                        continue
+                    # A window that failed before may have left the mask set in this row.
+                    job.slots.is_missing[name][b] = False
+                    if spec.is_text:
+                        value = read_text(stream.track, int(stream.rows_T[0]), stream.blobs, spec=spec, context=context)
+                        job.slots.set_text(name, b, value)
+                        continue
+                    out = job.slots.values[name][b]
+                    decode_rows(
+                        stream.track, stream.rows_T, stream.blobs, out,
+                        spec=spec, request=stream.choice.request, store=self.dataset.store, context=context,
+                    )  # fmt: skip
+                    self._mask(job, b, work, stream)
+                    if spec.is_picture:
+                        frames += len(stream.rows_T)
+        self.stats.count(frames=frames, windows=1)
+
+    def _mask(self, job: Job, b: int, work: RowWork, stream: StreamWork) -> None:
+        job.slots.is_pad[stream.choice.name][b] = stream.is_pad_T
+        zero_T = rows_to_zero(work.is_pad_T, stream.is_pad_T, self.window.pad)
+        if zero_T.any():
+            job.slots.zero(stream.choice.name, b, zero_T)
+
+    def _write_row(self, job: Job, b: int, work: RowWork) -> None:
+        """Write the keys that do not come from a stream."""
+        slots, episode = job.slots, work.episode
+        slots.is_first[b], slots.is_last[b], slots.is_terminal[b] = step_flags(
+            work.steps_T, work.is_pad_T, int(self.dataset.num_steps_E[episode]), int(self.dataset.terminated_E[episode])
+        )
+        slots.step_index[b] = window_steps(work.start, self.window)
+        slots.timestamp_ns[b] = self.dataset.step_times_ns(episode, work.steps_T)
+        slots.episode_index[b] = episode
+        slots.window_id[b] = work.window_id
+        slots.epoch[b] = job.refs.epoch_B[b]
+        slots.source[b] = self.dataset.name
+        if slots.row_is_pad is not None:
+            slots.row_is_pad[b] = job.refs.row_is_pad_B[b]
+
+    # ---- finish ----
+
+    def finish(self, job: Job) -> Batch:
+        """Return the finished batch. Every row must have been built."""
+        with self.stats.timed("collate"):
+            return job.slots.finish(job.train_step, lambda: self._window_refs(job))
+
+    def _window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+        return tuple(
+            WindowRef(
+                source=self.dataset.name,
+                episode_index=int(job.episode_B[b]),
+                episode_key=self.dataset.episode_key(int(job.episode_B[b])),
+                start=int(job.start_B[b]),
+                stop=int(job.start_B[b]) + self.window.span,
+                dilation=self.window.dilation,
+                window_id=int(job.window_id_B[b]),
+                epoch=int(job.refs.epoch_B[b]),
+                position=int(job.refs.position_B[b]),
+            )
+            for b in range(job.num_rows)
+        )

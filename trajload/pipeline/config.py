@@ -1,0 +1,85 @@
+"""Everything that decides the values of a batch, checked once and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from trajload.errors import ConfigError
+from trajload.sources.base import Dataset
+from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
+
+__all__ = ["OnError", "StreamChoice", "choose_streams"]
+
+OnError = Literal["raise", "substitute"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChoice:
+    """One stream of the batch: what the data hold, and how it is wanted."""
+
+    spec: StreamSpec
+    request: StreamRequest
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+def choose_streams(
+    dataset: Dataset, streams: Iterable[str] | Mapping[str, StreamRequest | None] | None
+) -> tuple[StreamChoice, ...]:
+    """Return the streams a batch is made of, in the dataset's order.
+
+    Args:
+        dataset: The opened dataset.
+        streams: None for all; names; or name → `tl.Image(...)`, `tl.Signal(...)` or None for the default.
+
+    Raises:
+        ConfigError: An unknown stream, a request that does not fit its stream, or no stream at all.
+    """
+    if streams is None:
+        wanted: dict[str, StreamRequest | None] = dict.fromkeys(dataset.streams)
+    elif isinstance(streams, str):
+        raise ConfigError(
+            f"streams={streams!r} is a single name: expected a list of names, or a dict of name to request."
+        )
+    elif isinstance(streams, Mapping):
+        wanted = dict(streams)
+    else:
+        wanted = dict.fromkeys(streams)
+    if not wanted:
+        raise ConfigError("streams is empty: expected at least one stream of the dataset, or None for all of them.")
+    specs = {name: dataset.spec(name) for name in wanted}  # raises, naming the unknown stream
+    out = []
+    for name in dataset.streams:
+        if name not in specs:
+            continue
+        request = wanted[name]
+        spec = specs[name]
+        out.append(StreamChoice(spec, default_request(spec) if request is None else check_request(spec, request)))
+    return tuple(out)
+
+
+def check_on_error(on_error: str) -> OnError:
+    """Return `on_error` if it is a known policy, else raise ConfigError."""
+    if on_error not in get_args(OnError):
+        raise ConfigError(
+            f"on_error={on_error!r} is unknown: expected one of {', '.join(map(repr, get_args(OnError)))}."
+        )
+    return on_error  # type: ignore[return-value]
+
+
+def config_json(
+    choices: Iterable[StreamChoice], window: Window, sampler: Mapping[str, Any], on_error: str
+) -> dict[str, Any]:
+    """Return the JSON-able configuration that decides batches; equal configurations give equal batches."""
+    return {
+        **sampler,
+        "window": window.to_json(),
+        "streams": {
+            choice.name: {**choice.request.to_json(), "kind": type(choice.request).__name__} for choice in choices
+        },
+        "on_error": on_error,
+    }

@@ -1,0 +1,227 @@
+"""The oracle's work done by threads, ahead of the consumer, delivered in order.
+
+One planner opens batches, readers fetch the bytes of each row, decoders write rows into the batch's memory.
+At most `depth` train_steps are open at once (planned, read, decoded or waiting), which bounds memory.
+Threads only overlap the work of `BatchBuilder`: they share no state that could change a value.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from trajload.collate.batch import Batch
+from trajload.decode import DecodeContext
+from trajload.errors import ConfigError, StageFailedError, TrajloadError
+from trajload.pipeline.build import BatchBuilder, Job, RowWork
+
+__all__ = ["Prefetcher"]
+
+_STOP = None
+_JOIN_TIMEOUT_S = 60.0
+
+
+class _Shared:
+    """What the threads hold: never the Prefetcher itself, so that dropping it stops them."""
+
+    def __init__(self, builder: BatchBuilder, start: int, stop: int | None, depth: int, num_decoders: int) -> None:
+        self.builder = builder
+        self.next_plan = start
+        self.stop_at = stop
+        self.depth = depth
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.open_jobs: deque[Job] = deque()
+        self.closing = False
+        self.failure: BaseException | None = None
+        self.to_read: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
+        # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
+        self.to_decode: queue.Queue[tuple[Job, int, RowWork | None] | None] = queue.Queue(
+            maxsize=max(2 * num_decoders, 4)
+        )
+
+    def fail(self, err: BaseException) -> None:
+        with self.changed:
+            self.failure = self.failure or err
+            self.changed.notify_all()
+
+    def row_done(self, job: Job, b: int, err: BaseException | None) -> None:
+        with self.changed:
+            if err is not None:
+                job.errors.append((b, err))
+            job.remaining -= 1
+            if job.remaining == 0:
+                self.changed.notify_all()
+
+
+def _plan_loop(shared: _Shared) -> None:
+    try:
+        while True:
+            with shared.changed:
+                while not shared.closing and (
+                    len(shared.open_jobs) >= shared.depth
+                    or (shared.stop_at is not None and shared.next_plan >= shared.stop_at)
+                ):
+                    shared.changed.wait()
+                if shared.closing:
+                    return
+                train_step = shared.next_plan
+            job = shared.builder.open_job(train_step)
+            with shared.changed:
+                shared.open_jobs.append(job)
+                shared.next_plan = train_step + 1
+                shared.changed.notify_all()
+            for b in range(job.num_rows):
+                shared.to_read.put((job, b))
+    except BaseException as err:
+        shared.fail(err)
+
+
+def _read_loop(shared: _Shared) -> None:
+    try:
+        while (item := shared.to_read.get()) is not _STOP:
+            if shared.closing:
+                continue
+            job, b = item
+            try:
+                work = shared.builder.read_row(job, b)
+            except Exception:
+                # The decoder repeats the row from the start, where the policy for bad windows lives.
+                work = None
+            shared.to_decode.put((job, b, work))
+    except BaseException as err:
+        shared.fail(err)
+
+
+def _decode_loop(shared: _Shared) -> None:
+    context = DecodeContext()
+    # Goes on to the stop mark whatever happens, so that readers never block on a full queue without a taker.
+    while (item := shared.to_decode.get()) is not _STOP:
+        if shared.closing or shared.failure is not None:
+            continue
+        job, b, work = item
+        try:
+            shared.builder.build_row(job, b, context, work)
+            shared.row_done(job, b, None)
+        except Exception as err:
+            shared.row_done(job, b, err)
+        except BaseException as err:
+            shared.fail(err)
+        del item, job, work
+    context.close()
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        # A thread that an interrupt kept from starting has no ident; the finalizer may run inside a thread.
+        if thread.ident is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_TIMEOUT_S)
+
+
+def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> None:
+    with shared.changed:
+        shared.closing = True
+        shared.changed.notify_all()
+    _join(threads["plan"])
+    for _ in threads["read"]:
+        shared.to_read.put(_STOP)
+    _join(threads["read"])
+    for _ in threads["decode"]:
+        shared.to_decode.put(_STOP)
+    _join(threads["decode"])
+    with shared.lock:
+        shared.open_jobs.clear()
+
+
+class Prefetcher:
+    """Batches of consecutive train_steps, made ahead.
+
+    Owns its threads: `close` (idempotent; also when dropped or at interpreter exit) stops and joins them.
+
+    Args:
+        builder: Makes the batches.
+        start: First train_step.
+        stop: Half-open end of a finite run, None without end.
+        depth: Train_steps open at once, at least 1.
+        num_decoders: Decoder threads, at least 1.
+        num_readers: Reader threads, at least 1.
+    """
+
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        *,
+        start: int,
+        stop: int | None,
+        depth: int,
+        num_decoders: int,
+        num_readers: int = 1,
+    ) -> None:
+        self._shared = _Shared(builder, start, stop, depth, num_decoders)
+        self._next = start
+        self._pid = os.getpid()
+        roles: dict[str, tuple[Any, int]] = {
+            "plan": (_plan_loop, 1),
+            "read": (_read_loop, num_readers),
+            "decode": (_decode_loop, num_decoders),
+        }
+        threads = {
+            role: [
+                threading.Thread(target=target, args=(self._shared,), name=f"trajload-{role}-{i}", daemon=True)
+                for i in range(number)
+            ]
+            for role, (target, number) in roles.items()
+        }
+        # Registered before the first start: an interrupt in between must not leave threads behind.
+        self._finalizer = weakref.finalize(self, _shut_down, self._shared, threads)
+        for role in ("decode", "read", "plan"):
+            for thread in threads[role]:
+                thread.start()
+
+    def next(self) -> Batch | None:
+        """Return the batch of the next train_step, or None at the end of a finite run.
+
+        Raises:
+            TrajloadError: The row with the smallest index that failed, with its location.
+        """
+        shared = self._shared
+        if shared.stop_at is not None and self._next >= shared.stop_at:
+            return None
+        if os.getpid() != self._pid:
+            raise ConfigError(
+                "a loader that was iterating does not survive a fork: its threads stayed in the parent. "
+                "Build the loader in the child, or start the process by spawn."
+            )
+        with shared.changed:
+            while not (shared.open_jobs and shared.open_jobs[0].remaining == 0) and shared.failure is None:
+                if shared.closing:
+                    raise StageFailedError(
+                        "the loader was closed while a batch was awaited. Iterate it again to go on."
+                    )
+                shared.changed.wait()
+            if shared.failure is not None:
+                raise _as_trajload(shared.failure) from shared.failure
+            job = shared.open_jobs.popleft()
+            shared.changed.notify_all()
+        if job.errors:
+            _, err = min(job.errors, key=lambda pair: pair[0])
+            raise err
+        batch = shared.builder.finish(job)
+        self._next = job.train_step + 1
+        return batch
+
+    def close(self) -> None:
+        """Stop all threads and join them. Idempotent."""
+        self._finalizer()
+
+
+def _as_trajload(err: BaseException) -> TrajloadError:
+    if isinstance(err, TrajloadError):
+        return err
+    return StageFailedError(
+        f"a pipeline thread died of {type(err).__name__}: {err}. This is a bug in trajload or in a source; please report it."
+    )

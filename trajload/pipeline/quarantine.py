@@ -1,0 +1,70 @@
+"""Windows that cannot be read: how they are replaced, and the list that goes into the state."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from trajload.errors import StageFailedError, TrajloadError
+from trajload.rng import key_u64
+
+__all__ = ["MAX_ATTEMPTS", "MAX_QUARANTINED", "Quarantine", "substitute_id"]
+
+MAX_ATTEMPTS = 8
+"""Substitutes tried for one row before the run stops: eight bad draws in a row mean a bad dataset."""
+MAX_QUARANTINED = 64
+"""Distinct windows a run may lose before it stops; also keeps the state under 4 KiB."""
+
+_log = logging.getLogger("trajload")
+
+
+def substitute_id(seed: int, position: int, attempt: int, num_windows: int) -> int:
+    """Return the window that takes `position` at the given attempt (1, 2, ...), keyed, the same on every machine."""
+    return key_u64(seed, "substitute", position, attempt)[0] % num_windows
+
+
+class Quarantine:
+    """Windows found bad: {window_id: (train_step from which it is replaced, reason)}. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bad: dict[int, tuple[int, str]] = {}
+        self._logged: set[tuple[str, str | None]] = set()
+
+    def holds(self, window_id: int, train_step: int) -> bool:
+        """Return whether `window_id` is replaced at `train_step`."""
+        found = self._bad.get(window_id)
+        return found is not None and found[0] <= train_step
+
+    def add(self, window_id: int, train_step: int, err: TrajloadError) -> None:
+        """Record a bad window; logs once per cause and shard, raises StageFailedError beyond the budget."""
+        cause = (type(err).__name__, err.at.shard)
+        with self._lock:
+            if window_id not in self._bad and len(self._bad) >= MAX_QUARANTINED:
+                raise StageFailedError(
+                    f"more than {MAX_QUARANTINED} windows cannot be read: the last was window {window_id}. "
+                    "Run 'trajload verify' and repair the dataset.",
+                    at=err.at,
+                ) from err
+            before = self._bad.get(window_id)
+            if before is None or train_step < before[0]:
+                self._bad[window_id] = (train_step, type(err).__name__)
+            first = cause not in self._logged
+            self._logged.add(cause)
+        if first:
+            _log.warning("window %d is replaced from train_step %d on: %s", window_id, train_step, err)
+
+    def to_json(self) -> list[list[Any]]:
+        """Return [[window_id, train_step, reason], ...], sorted."""
+        with self._lock:
+            return [[w, step, reason] for w, (step, reason) in sorted(self._bad.items())]
+
+    def load(self, rows: Iterable[list[Any]]) -> None:
+        """Replace the list by one that `to_json` gave."""
+        with self._lock:
+            self._bad = {int(w): (int(step), str(reason)) for w, step, reason in rows}
+
+    def __len__(self) -> int:
+        return len(self._bad)

@@ -1,0 +1,67 @@
+"""Where the time went: busy seconds and counts of each stage, summed over threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["STAGES", "StageStats"]
+
+STAGES = ("plan", "read", "decode", "collate", "wait")
+"""`wait` is the time that the consumer was blocked in next(); the others are work, and overlap."""
+
+
+class StageStats:
+    """Counters of one loader. Thread-safe; one short lock a row, far below the cost of the row."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Start counting from zero."""
+        with self._lock:
+            self._seconds = dict.fromkeys(STAGES, 0.0)
+            self._counts: dict[str, int] = {}
+            self._since = time.perf_counter()
+            self._first_batch_s: float | None = None
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to `stage`."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - begin
+            with self._lock:
+                self._seconds[stage] += spent
+
+    def count(self, **amounts: int) -> None:
+        """Add to the named counters (windows, frames, bytes_read, ...)."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._counts[name] = self._counts.get(name, 0) + amount
+
+    def delivered(self) -> None:
+        """Note that a batch reached the consumer."""
+        with self._lock:
+            self._counts["batches"] = self._counts.get("batches", 0) + 1
+            if self._first_batch_s is None:
+                self._first_batch_s = time.perf_counter() - self._since
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a plain dict: `seconds` per stage, counters, `elapsed_s`, `first_batch_s`."""
+        with self._lock:
+            return {
+                "elapsed_s": time.perf_counter() - self._since,
+                "first_batch_s": self._first_batch_s,
+                "seconds": dict(self._seconds),
+                **{
+                    name: self._counts.get(name, 0)
+                    for name in ("batches", "windows", "frames", "bytes_read", "substituted")
+                },
+            }
