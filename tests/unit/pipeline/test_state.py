@@ -1,0 +1,102 @@
+"""The state of a loader: small, JSON-able, and picky."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trajload.errors import ConfigError, ResumeError
+from trajload.pipeline.state import MAX_STATE_BYTES, check_state, differing_fields, make_state
+
+CONFIG = {
+    "order": "shuffled/1",
+    "seed": 7,
+    "global_batch_size": 32,
+    "window": {"num_steps": 16, "stride": 1, "dilation": 1, "pad": "none"},
+    "streams": {"cam": {"size": [64, 64], "align": "nearest"}},
+}
+MANIFESTS = [(0, "ab" * 32)]
+
+
+def state(**changes: object) -> dict:
+    values = {
+        "config": CONFIG,
+        "manifests": MANIFESTS,
+        "train_step": 12,
+        "pending": (12, 16),
+        "quarantine": [],
+        "topology": {"world_size": 4},
+        **changes,
+    }
+    return make_state(**values)  # type: ignore[arg-type]
+
+
+def test_state_through_json_gives_back_its_train_step() -> None:
+    """A state survives JSON, and fits the loader it came from."""
+    assert check_state(json.loads(json.dumps(state())), config=CONFIG, manifests=MANIFESTS) == 12
+
+
+def test_state_of_a_loader_with_100_cameras_and_a_full_quarantine_stays_under_4_kib() -> None:
+    """The bound holds for the largest configuration."""
+    streams = {
+        f"observation.images.camera_number_{i}": {"size": [224, 224], "align": "nearest", "kind": "Image"}
+        for i in range(100)
+    }
+    quarantine = [[10**9 + i, 10**7 + i, "ShardCorruptError"] for i in range(64)]
+    big = state(
+        config={**CONFIG, "streams": streams}, quarantine=quarantine, train_step=10**12, pending=(10**12, 10**12 + 64)
+    )
+    assert len(json.dumps(big).encode()) < MAX_STATE_BYTES
+    assert check_state(big, config={**CONFIG, "streams": streams}, manifests=MANIFESTS) == 10**12
+
+
+def test_state_of_another_window_names_each_differing_field_with_both_values() -> None:
+    """The error is a readable diff."""
+    other = {**CONFIG, "seed": 8, "window": {**CONFIG["window"], "num_steps": 32}}  # type: ignore[dict-item]
+    with pytest.raises(ResumeError) as caught:
+        check_state(state(), config=other, manifests=MANIFESTS)
+    text = str(caught.value)
+    assert "seed: saved 7, here 8" in text
+    assert "window.num_steps: saved 16, here 32" in text
+    assert "stride" not in text
+
+
+def test_state_of_another_dataset_names_both_digests() -> None:
+    """Equal settings over other data are refused."""
+    with pytest.raises(ResumeError, match=r"saved abababababab… .*here cdcdcdcdcdcd…"):
+        check_state(state(), config=CONFIG, manifests=[(0, "cd" * 32)])
+
+
+def test_allowed_field_may_differ_and_others_may_not() -> None:
+    """`allow` lets through what it names, no more."""
+    other = {**CONFIG, "streams": {"cam": {"size": [32, 32], "align": "nearest"}}}
+    assert check_state(state(), config=other, manifests=MANIFESTS, allow=("streams",)) == 12
+    with pytest.raises(ResumeError, match=r"seed: saved 7, here 9"):
+        check_state(state(), config={**other, "seed": 9}, manifests=MANIFESTS, allow=("streams",))
+    with pytest.raises(ConfigError, match=r"\['sead'\]"):
+        check_state(state(), config=CONFIG, manifests=MANIFESTS, allow=("sead",))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda s: {**s, "format_version": 2}, r"version 2 .*expected version 1\. Upgrade"),
+        (lambda s: {}, r"version None"),
+        (lambda s: [], r"the state is a list"),
+        (lambda s: {k: v for k, v in s.items() if k != "cursor"}, r"lacks 'cursor'"),
+        (lambda s: {**s, "cursor": {"train_step": -1}}, r"cursor\.train_step is -1"),
+        (lambda s: {**s, "config_digest": "00"}, r"config_digest"),
+    ],
+    ids=["newer", "empty", "not-a-dict", "no-cursor", "negative", "edited"],
+)
+def test_damaged_state_is_refused_saying_how(damage, message) -> None:  # type: ignore[no-untyped-def]
+    """Nothing but a whole state of this version is loaded."""
+    with pytest.raises(ResumeError, match=message):
+        check_state(damage(state()), config=CONFIG, manifests=MANIFESTS)
+
+
+def test_differing_fields_of_equal_values_is_empty() -> None:
+    """The diff is empty exactly for equal configurations."""
+    assert differing_fields(CONFIG, json.loads(json.dumps(CONFIG))) == []
+    assert differing_fields({"a": 1}, {"b": 1}) == ["a: saved 1, here absent", "b: saved absent, here 1"]
