@@ -30,10 +30,20 @@ def demo_streams(size: int = 64) -> list[StreamSpec]:
     motion = ("x", "y", "vx", "vy")
     return [
         StreamSpec(
-            name="cam_front", modality=Modality.RGB, encoding="mp4", shape=(size, size, 3), dtype="uint8", rate_hz=STEP_HZ
+            name="cam_front",
+            modality=Modality.RGB,
+            encoding="mp4",
+            shape=(size, size, 3),
+            dtype="uint8",
+            rate_hz=STEP_HZ,
         ),
         StreamSpec(
-            name="cam_side", modality=Modality.RGB, encoding="mp4", shape=(size, size, 3), dtype="uint8", rate_hz=STEP_HZ
+            name="cam_side",
+            modality=Modality.RGB,
+            encoding="mp4",
+            shape=(size, size, 3),
+            dtype="uint8",
+            rate_hz=STEP_HZ,
         ),
         StreamSpec(
             name="depth",
@@ -156,6 +166,4 @@ def _check(num_episodes: int, size: int, length: EpisodeLength) -> None:
             f"so that the barcode survives the video codec."
         )
     if not 2 <= length.min_steps <= length.max_steps <= MAX_VALUE + 1:
-        raise ConfigError(
-            f"length={length!r} is invalid: expected 2 <= min_steps <= max_steps <= {MAX_VALUE + 1}."
-        )
+        raise ConfigError(f"length={length!r} is invalid: expected 2 <= min_steps <= max_steps <= {MAX_VALUE + 1}.")

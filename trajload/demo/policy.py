@@ -39,9 +39,7 @@ class EpisodePlan:
     max_steps: int
 
 
-def plan_episode(
-    seed: int, episode: int, *, colours: tuple[str, ...], min_steps: int, max_steps: int
-) -> EpisodePlan:
+def plan_episode(seed: int, episode: int, *, colours: tuple[str, ...], min_steps: int, max_steps: int) -> EpisodePlan:
     """Return the plan of an episode, a function of its arguments alone."""
     rng = key_rng(seed, "demo-episode", episode)
     margin = WALL_M + PUCK_RADIUS_M + 2.2 * PUSHER_RADIUS_M

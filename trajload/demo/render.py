@@ -92,7 +92,7 @@ def view_from_side(pusher_T2: Float32, puck_T2: Float32, look: Look, *, size: in
 
 def depth_mm(pusher_T2: Float32, puck_T2: Float32, *, size: int) -> npt.NDArray[np.uint16]:
     """Return (T, H, W, 1) uint16 distances from the camera's plane in millimetres; 0 means not measured."""
-    x_HW, y_HW, pixel_m = _ground_from_above(size)
+    x_HW, y_HW, _ = _ground_from_above(size)
     top_THW = np.zeros((len(puck_T2), size, size), dtype=np.float32)
     top_THW[:, _wall_distance(x_HW, y_HW) < 0.0] = WALL_HEIGHT_M
     for centre_T2, radius, height in (
@@ -136,7 +136,9 @@ def _table(x_HW: Float32, y_HW: Float32, pixel_m: float | Float32, look: Look) -
     """Return the still picture: room, walls, table and goal ring, float32 (H, W, 3)."""
     picture = np.empty((1, *x_HW.shape, 3), dtype=np.float32)
     picture[:] = _ROOM
-    outer = np.maximum(np.abs(x_HW - 0.5 * ARENA_M[0]) - 0.5 * ARENA_M[0], np.abs(y_HW - 0.5 * ARENA_M[1]) - 0.5 * ARENA_M[1])
+    outer = np.maximum(
+        np.abs(x_HW - 0.5 * ARENA_M[0]) - 0.5 * ARENA_M[0], np.abs(y_HW - 0.5 * ARENA_M[1]) - 0.5 * ARENA_M[1]
+    )
     _paint(picture, _coverage(outer, pixel_m)[None], _WALL)
     _paint(picture, _coverage(-_wall_distance(x_HW, y_HW), pixel_m)[None], _TABLE)
     goal = _distance(x_HW, y_HW, np.asarray([look.goal], dtype=np.float32))

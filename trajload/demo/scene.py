@@ -78,9 +78,7 @@ def has_side_camera(episode: int) -> bool:
 
 def record_episode(seed: int, episode: int, *, size: int, length: EpisodeLength) -> Episode:
     """Return episode number `episode` of the dataset `seed`: same arguments, same bytes."""
-    plan = plan_episode(
-        seed, episode, colours=tuple(COLOURS), min_steps=length.min_steps, max_steps=length.max_steps
-    )
+    plan = plan_episode(seed, episode, colours=tuple(COLOURS), min_steps=length.min_steps, max_steps=length.max_steps)
     policy = NoisyPusher(seed, episode, noise=plan.noise, max_steps=plan.max_steps)
     world = World2D.at(plan.pusher, plan.puck, plan.goal)
     pusher_S4, puck_S4, action_T2, reached = rollout(

@@ -1,0 +1,245 @@
+"""The main job, proved: train, be killed with SIGKILL, resume in a new process, and compare every batch and loss.
+
+dataset ──▶ run A, never interrupted ───────────────────────────────▶ log A
+   └──────▶ run B, killed in the middle ──▶ new process, from B's last checkpoint ──▶ log B
+equal(log A, log B), train_step by train_step, and the weights at the end
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajload.demo.compare import Comparison, compare_logs
+from trajload.demo.dataset import GENERATOR_VERSION, generate
+from trajload.demo.process import run_and_kill, run_to_end
+from trajload.demo.report import Phases, print_verdict
+from trajload.demo.scene import EpisodeLength
+from trajload.demo.train import LogLine, TrainConfig, make_loader, read_log, summary_path
+from trajload.errors import ConfigError, ResumeError
+from trajload.storage.atomic import write_atomic
+from trajload.types import PathLikeStr
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["DemoResult", "prepare_dataset", "run"]
+
+NUM_EPISODES, TRAIN_STEPS = 24, 300
+QUICK_NUM_EPISODES, QUICK_TRAIN_STEPS = 6, 48
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DemoResult:
+    """What the demo found out. `ok` is the verdict."""
+
+    out: str
+    dataset: str
+    contact_sheet: str
+    num_episodes: int
+    num_windows: int
+    train_steps: int
+    killed_after: int
+    """Train_steps that the killed process had logged."""
+    resumed_from: int
+    """Train_step of the checkpoint the new process continued from."""
+    before_kill: Comparison
+    after_resume: Comparison
+    weights_equal: bool
+    loss_first: float
+    """Mean loss of the first tenth of the train_steps."""
+    loss_last: float
+    """Of the last tenth."""
+    num_parameters: int
+    windows_per_s: float
+    pictures_per_s: float
+    wait_ms_per_step: float
+    step_ms: float
+    wait_percent: float
+    first_batch_s: float
+
+    @property
+    def ok(self) -> bool:
+        """True where everything after the resume, and before the kill, equals the uninterrupted run."""
+        return self.before_kill.equal and self.after_resume.equal and self.weights_equal
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+def prepare_dataset(
+    out: PathLikeStr, *, num_episodes: int, seed: int, length: EpisodeLength | None = None, phases: Phases | None = None
+) -> Path:
+    """Return the demo dataset at `out`, generated if it is not there.
+
+    Raises:
+        ConfigError: Another dataset stands there already.
+    """
+    path = Path(out)
+    length = length or EpisodeLength()
+    if (path / "manifest.json").is_file():
+        from trajload.sources.open import open as open_dataset
+
+        have = open_dataset(path).provenance()
+        wanted = {
+            "num_episodes": num_episodes,
+            "seed": seed,
+            "size": 64,
+            "min_steps": length.min_steps,
+            "max_steps": length.max_steps,
+        }
+        if have.get("arguments") != wanted or have.get("generator_version") != GENERATOR_VERSION:
+            raise ConfigError(
+                f"{str(path)!r} holds another dataset: got {have.get('arguments')}, expected {wanted}. "
+                "Choose another folder, or remove this one."
+            )
+        return path
+    with (phases or Phases(None)).phase("generate the dataset", num_episodes) as advance:
+        return generate(
+            path, num_episodes=num_episodes, seed=seed, length=length, progress=lambda done, total: advance(done)
+        )
+
+
+def run(
+    out: PathLikeStr,
+    *,
+    num_episodes: int | None = None,
+    train_steps: int | None = None,
+    seed: int = 0,
+    quick: bool = False,
+    length: EpisodeLength | None = None,
+    console: Console | None = None,
+) -> DemoResult:
+    """Run the demo in the folder `out` and return the verdict, which also stands in `out/result.json`.
+
+    Args:
+        out: Folder for the dataset (made once, then reused), the two runs (made anew), the contact sheet, the result.
+        num_episodes: Of the dataset; 24 by default, 6 if `quick`.
+        train_steps: Of each run; 300 by default, 48 if `quick`. At least 12.
+        seed: Of dataset, order and weights.
+        quick: Smaller defaults.
+        length: Bounds on the steps of an episode.
+        console: Where progress and the verdict are shown; None shows nothing.
+
+    Raises:
+        ConfigError: An argument is out of range, or `out` holds another dataset.
+        StageFailedError: A training process failed by itself.
+    """
+    num_episodes = num_episodes if num_episodes is not None else (QUICK_NUM_EPISODES if quick else NUM_EPISODES)
+    train_steps = train_steps if train_steps is not None else (QUICK_TRAIN_STEPS if quick else TRAIN_STEPS)
+    if train_steps < 12:
+        raise ConfigError(f"train_steps={train_steps!r} is invalid: expected at least 12, to kill and resume between.")
+    folder = Path(out)
+    phases = Phases(console)
+    dataset = prepare_dataset(folder / "dataset", num_episodes=num_episodes, seed=seed, length=length, phases=phases)
+
+    checkpoint_every = max(4, train_steps // 12)
+    # Between two checkpoints, so that work is lost and must come out the same again.
+    kill_after = checkpoint_every * (train_steps // checkpoint_every // 2) + (checkpoint_every + 1) // 2
+
+    def config(run_name: str, log: str) -> TrainConfig:
+        return TrainConfig(
+            dataset=str(dataset),
+            folder=str(folder / run_name),
+            log=log,
+            train_steps=train_steps,
+            checkpoint_every=checkpoint_every,
+            seed=seed,
+        )
+
+    whole, killed, resumed = (
+        config("run-a", "log.jsonl"),
+        config("run-b", "killed.jsonl"),
+        config("run-b", "resumed.jsonl"),
+    )
+    for old in (whole, killed):
+        shutil.rmtree(old.folder, ignore_errors=True)
+    with phases.phase("train without interruption", train_steps) as advance:
+        run_to_end(whole, on_step=advance)
+    with phases.phase(f"train, and kill -9 after step {kill_after}", kill_after) as advance:
+        run_and_kill(killed, kill_after=kill_after, on_step=advance)
+    resumed_from = _newest_checkpoint(killed)
+    with phases.phase(f"resume from step {resumed_from} in a new process", train_steps - resumed_from) as advance:
+        run_to_end(resumed, on_step=advance)
+    with phases.phase("draw a batch", 1) as advance:
+        sheet = _draw(whole, folder / "contact_sheet.png")
+        advance(1)
+
+    result = _result(folder, dataset, sheet, num_episodes, resumed_from, whole, killed, resumed)
+    write_atomic(folder / "result.json", json.dumps(result.to_json(), indent=1).encode())
+    if console is not None:
+        print_verdict(console, result)
+    return result
+
+
+def _newest_checkpoint(config: TrainConfig) -> int:
+    from trajload.demo.checkpoint import latest, load_checkpoint
+
+    found = latest(Path(config.folder) / "checkpoints")
+    if found is None:
+        raise ResumeError(f"the killed run left no checkpoint in {config.folder!r}: expected one. Run the demo again.")
+    return load_checkpoint(found).train_step
+
+
+def _draw(config: TrainConfig, path: Path) -> Path:
+    from trajload.view import contact_sheet
+
+    with make_loader(config) as loader:
+        return Path(contact_sheet(loader.batch_at(0), path, max_rows=4))
+
+
+def _result(
+    folder: Path,
+    dataset: Path,
+    sheet: Path,
+    num_episodes: int,
+    resumed_from: int,
+    whole: TrainConfig,
+    killed: TrainConfig,
+    resumed: TrainConfig,
+) -> DemoResult:
+    log_whole, log_killed, log_resumed = (_log(c) for c in (whole, killed, resumed))
+    summary_whole, summary_resumed = (json.loads(summary_path(_log_path(c)).read_text()) for c in (whole, resumed))
+    tenth = max(1, whole.train_steps // 10)
+    return DemoResult(
+        out=str(folder),
+        dataset=str(dataset),
+        contact_sheet=str(sheet),
+        num_episodes=num_episodes,
+        num_windows=summary_whole["num_windows"],
+        train_steps=whole.train_steps,
+        killed_after=len(log_killed),
+        resumed_from=resumed_from,
+        before_kill=compare_logs(log_whole, log_killed, start=0, stop=len(log_killed)),
+        after_resume=compare_logs(log_whole, log_resumed, start=resumed_from, stop=whole.train_steps),
+        weights_equal=summary_whole["weights"] == summary_resumed["weights"],
+        loss_first=_mean_loss(log_whole[:tenth]),
+        loss_last=_mean_loss(log_whole[-tenth:]),
+        num_parameters=summary_whole["num_parameters"],
+        **{
+            name: summary_whole[name]
+            for name in (
+                "windows_per_s",
+                "pictures_per_s",
+                "wait_ms_per_step",
+                "step_ms",
+                "wait_percent",
+                "first_batch_s",
+            )
+        },
+    )
+
+
+def _log_path(config: TrainConfig) -> Path:
+    return Path(config.folder) / config.log
+
+
+def _log(config: TrainConfig) -> list[LogLine]:
+    return read_log(_log_path(config))
+
+
+def _mean_loss(lines: list[LogLine]) -> float:
+    return sum(line.loss_value for line in lines) / len(lines)
