@@ -1,0 +1,119 @@
+"""Signals and depth arrays: raw rows, zstd chunks, and rows a foreign source hands out."""
+
+# Shapes: T rows asked for, K chunks
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+
+from trajload.decode.context import DecodeContext
+from trajload.decode.plan import Blobs
+from trajload.errors import DecodeError, ShardCorruptError
+from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, TableTrack
+from trajload.storage import ByteStore
+from trajload.types import Int64Array, NDArray
+
+__all__ = ["check_bytes", "decode_array", "decode_chunks", "decode_table"]
+
+
+def check_bytes(what: str, file: str, offset: int, data: bytes | memoryview, checksum: int) -> None:
+    """Raise ShardCorruptError unless `data` has the xxh3_64 that the index promises."""
+    got = xxhash.xxh3_64_intdigest(data)
+    if got != int(checksum):
+        raise ShardCorruptError(
+            f"{what} at bytes [{offset}, {offset + len(data)}) of {file!r} is damaged: got checksum {got:016x}, "
+            f"expected {int(checksum):016x}. Restore the file from its source; 'trajload verify' lists all damage."
+        )
+
+
+def _view_rows(out: NDArray, row_shape: tuple[int, ...], dtype: np.dtype, what: str) -> NDArray:
+    """Return `out` seen as (T, *row_shape): channel-first pictures of one channel are the same memory."""
+    if out.dtype != dtype:
+        raise DecodeError(f"{what} holds {dtype} values, expected {out.dtype} by the stream's spec.")
+    wanted = out.shape[1:]
+    if wanted != row_shape:
+        raise DecodeError(f"{what} holds rows of shape {row_shape}, expected {wanted} by the stream's spec.")
+    return out
+
+
+def decode_array(
+    track: ArrayTrack,
+    rows: Int64Array,
+    ranges: list[ByteRange],
+    blobs: list[bytes],
+    out: NDArray,
+    *,
+    store: ByteStore,
+    context: DecodeContext,
+) -> None:
+    """Copy raw rows into `out`; a run of neighbouring rows is one copy."""
+    target = _view_rows(out, track.row_shape, track.dtype, f"array at byte {track.offset} of {track.file!r}")
+    if track.checksum is not None and not context.is_verified(store.root, track.file, track.offset):
+        size = track.num_rows * track.row_bytes
+        check_bytes(
+            "array", track.file, track.offset, store.read(ByteRange(track.file, track.offset, size)), track.checksum
+        )
+        context.mark_verified(store.root, track.file, track.offset)
+    source = Blobs(ranges, blobs)
+    if track.row_bytes == 0:
+        return
+    first = int(rows[0])
+    if np.array_equal(rows, np.arange(first, first + len(rows))):
+        data = source.view(track.offset + first * track.row_bytes, len(rows) * track.row_bytes)
+        target[...] = np.frombuffer(data, dtype=track.dtype).reshape(target.shape)
+        return
+    for i, row in enumerate(rows.tolist()):
+        data = source.view(track.offset + row * track.row_bytes, track.row_bytes)
+        target[i] = np.frombuffer(data, dtype=track.dtype).reshape(track.row_shape)
+
+
+def decode_chunks(
+    track: ChunkTrack,
+    rows: Int64Array,
+    ranges: list[ByteRange],
+    blobs: list[bytes],
+    out: NDArray,
+    *,
+    context: DecodeContext,
+) -> None:
+    """Decompress each chunk once and copy the rows asked for."""
+    import zstandard
+
+    target = _view_rows(out, track.row_shape, track.dtype, f"chunked array of {track.file!r}")
+    source = Blobs(ranges, blobs)
+    row_bytes = track.dtype.itemsize * int(np.prod(track.row_shape, dtype=np.int64))
+    chunk_T = rows // track.rows_per_chunk
+    for k in np.unique(chunk_T).tolist():
+        offset, size = int(track.offset_K[k]), int(track.size_K[k])
+        data = source.view(offset, size)
+        check_bytes(f"chunk {k}", track.file, offset, data, int(track.checksum_K[k]))
+        num_rows = min(track.rows_per_chunk, track.num_rows - k * track.rows_per_chunk)
+        try:
+            # the promised size bounds the memory a hostile frame can ask for
+            plain = context.zstd().decompress(data, max_output_size=num_rows * row_bytes, allow_extra_data=False)
+        except zstandard.ZstdError as err:
+            raise DecodeError(
+                f"chunk {k} of {track.file!r} is not the promised zstd frame: {err}; expected {num_rows} rows of {row_bytes} bytes."
+            ) from err
+        if len(plain) != num_rows * row_bytes:
+            raise DecodeError(
+                f"chunk {k} of {track.file!r} holds {len(plain)} bytes, expected {num_rows} rows of {row_bytes} bytes."
+            )
+        values = np.frombuffer(plain, dtype=track.dtype).reshape(num_rows, *track.row_shape)
+        where = np.flatnonzero(chunk_T == k)
+        target[where] = values[rows[where] - k * track.rows_per_chunk]
+
+
+def decode_table(track: TableTrack, rows: Int64Array, out: NDArray) -> None:
+    """Copy what the source's reader returns, after checking its shape and that no value changes in the cast."""
+    values = np.asarray(track.reader.read_rows(rows))
+    if values.shape != out.shape:
+        raise DecodeError(
+            f"table {track.file!r} gave rows of shape {values.shape[1:]} x {len(values) if values.ndim else 0}, expected {out.shape[1:]} x {len(rows)}."
+        )
+    if not np.can_cast(values.dtype, out.dtype, casting="same_kind"):
+        raise DecodeError(
+            f"table {track.file!r} gave {values.dtype} values, expected {out.dtype} by the stream's spec."
+        )
+    out[...] = values

@@ -1,0 +1,132 @@
+"""What one decoding thread keeps between windows: open decoders, scratch memory, resize weights."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trajload.refs import VideoIndex
+from trajload.types import NDArray
+
+if TYPE_CHECKING:
+    import zstandard
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.reformatter import VideoReformatter
+
+__all__ = ["DecodeContext"]
+
+# Cameras of a dataset seldom differ in more than a handful of (codec, header) pairs; each open decoder holds its
+# reference frames, some 10 MB at 1080p.
+_MAX_DECODERS = 8
+_MAX_SCRATCH = 16
+
+
+class DecodeContext:
+    """State that makes decoding fast and never changes its result. One per thread; not thread-safe.
+
+    Holds no file and no reference to any dataset. `close` frees the codecs; the object can be used again after it.
+    """
+
+    def __init__(self) -> None:
+        self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
+        self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
+        self._weights: OrderedDict[tuple[int, int], tuple[NDArray, NDArray]] = OrderedDict()
+        self._reformatters: OrderedDict[tuple[Any, ...], VideoReformatter] = OrderedDict()
+        self._coefficients: dict[tuple[str, str, str], NDArray] = {}
+        self._zstd: zstandard.ZstdDecompressor | None = None
+        self._verified: set[int] = set()
+
+    def decoder(self, index: VideoIndex) -> VideoCodecContext:
+        """Return the open decoder for `index`'s stream, flushed of earlier packets by whoever used it last."""
+        key = (index.codec, index.extradata, index.width, index.height, index.pix_fmt)
+        found = self._decoders.get(key)
+        if found is None:
+            from trajload.shards.video_codec import open_decoder
+
+            found = open_decoder(index)
+            self._decoders[key] = found
+            while len(self._decoders) > _MAX_DECODERS:
+                self._decoders.popitem(last=False)
+        else:
+            self._decoders.move_to_end(key)
+        return found
+
+    def drop_decoder(self, index: VideoIndex) -> None:
+        """Forget the decoder of `index`'s stream: after an error its inner state is not to be trusted."""
+        self._decoders.pop((index.codec, index.extradata, index.width, index.height, index.pix_fmt), None)
+
+    def reformatter(self, *key: Any) -> VideoReformatter:
+        """Return swscale's converter kept for `key`: it is rebuilt whenever formats change, so one per use."""
+        found = self._reformatters.get(key)
+        if found is None:
+            from av.video.reformatter import VideoReformatter
+
+            found = VideoReformatter()
+            self._reformatters[key] = found
+            while len(self._reformatters) > _MAX_DECODERS:
+                self._reformatters.popitem(last=False)
+        else:
+            self._reformatters.move_to_end(key)
+        return found
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray:
+        """Return an array of that shape with arbitrary content, the same one for the same arguments."""
+        key = (name, shape, np.dtype(dtype).str)
+        found = self._scratch.get(key)
+        if found is None:
+            found = np.empty(shape, dtype=dtype)
+            self._scratch[key] = found
+            while len(self._scratch) > _MAX_SCRATCH:
+                self._scratch.popitem(last=False)
+        else:
+            self._scratch.move_to_end(key)
+        return found
+
+    def weights(self, num_in: int, num_out: int) -> tuple[NDArray, NDArray]:
+        """Return the resize weights of one axis; see `trajload.decode.resize.axis_weights`."""
+        key = (num_in, num_out)
+        found = self._weights.get(key)
+        if found is None:
+            from trajload.decode.resize import axis_weights
+
+            found = axis_weights(num_in, num_out)
+            self._weights[key] = found
+            while len(self._weights) > _MAX_SCRATCH:
+                self._weights.popitem(last=False)
+        return found
+
+    def coefficients(self, key: tuple[str, str, str]) -> NDArray:
+        """Return `pixels.yuv_coefficients(*key)`, kept."""
+        found = self._coefficients.get(key)
+        if found is None:
+            from trajload.decode.pixels import yuv_coefficients
+
+            found = self._coefficients[key] = yuv_coefficients(*key)
+        return found
+
+    def zstd(self) -> zstandard.ZstdDecompressor:
+        """Return this thread's zstd decompressor."""
+        if self._zstd is None:
+            import zstandard
+
+            self._zstd = zstandard.ZstdDecompressor()
+        return self._zstd
+
+    def is_verified(self, root: str, file: str, offset: int) -> bool:
+        """Return whether the array at that place was checked against its checksum before."""
+        return hash((root, file, offset)) in self._verified
+
+    def mark_verified(self, root: str, file: str, offset: int) -> None:
+        # hashes instead of names: 100,000 arrays then take 7 MB, not 30
+        self._verified.add(hash((root, file, offset)))
+
+    def close(self) -> None:
+        """Free decoders and memory. Idempotent."""
+        self._decoders.clear()
+        self._scratch.clear()
+        self._weights.clear()
+        self._reformatters.clear()
+        self._zstd = None
+        self._verified.clear()

@@ -1,0 +1,110 @@
+"""JPEG and PNG through Pillow: colour to RGB, depth bit for bit, upright as shown."""
+
+# Shapes: T rows asked for, H height, W width, C channels
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image as PillowImage
+from PIL import ImageOps
+
+from trajload.decode.arrays import check_bytes
+from trajload.decode.context import DecodeContext
+from trajload.decode.pixels import finish_picture
+from trajload.decode.plan import Blobs, plan_reads
+from trajload.errors import DecodeError
+from trajload.refs import ImageTrack
+from trajload.spec import StreamSpec
+from trajload.types import Int64Array, Modality, NDArray
+
+__all__ = ["decode_image", "decode_images"]
+
+_FORMATS = {"jpg": ("JPEG",), "png": ("PNG",)}
+# EXIF orientations that swap height and width when the picture is turned upright.
+_TURNED = (5, 6, 7, 8)
+
+
+def decode_images(
+    track: ImageTrack, rows: Int64Array, blobs: list[bytes], out: NDArray, *, spec: StreamSpec, context: DecodeContext
+) -> None:
+    """Write the picture of row `rows[i]` to `out[i]` (C, H, W); a row asked for twice is decoded once."""
+    source = Blobs(plan_reads(track, rows), blobs)
+    first_of: dict[int, int] = {}
+    for i, row in enumerate(rows.tolist()):
+        if row in first_of:
+            out[i] = out[first_of[row]]
+            continue
+        first_of[row] = i
+        offset = int(track.offset_N[row])
+        data = source.view(offset, int(track.size_N[row]))
+        what = f"image {row} of stream {spec.name!r}"
+        check_bytes(what, track.file, offset, data, int(track.checksum_N[row]))
+        picture = decode_image(bytes(data), track.encoding, spec, what)
+        is_color = spec.modality is Modality.RGB
+        planes = context.scratch("image", (picture.shape[2], *picture.shape[:2]), picture.dtype)
+        target = out[i] if planes.shape == out[i].shape else planes
+        if is_color:
+            from trajload.decode import kernels
+
+            kernels.deinterleave_rgb(picture.reshape(-1), picture.shape[1] * 3, target)
+        else:
+            target[...] = np.moveaxis(picture, 2, 0)
+        if target is planes:
+            finish_picture(planes, out[i], 0, is_color, context)
+
+
+def decode_image(data: bytes, encoding: str, spec: StreamSpec, what: str) -> NDArray:
+    """Return one picture (H, W, C), upright, C-contiguous.
+
+    Colour: gray is repeated into three channels, palettes and CMYK are converted, an alpha channel is dropped (the
+    colour stored under it is kept; nothing is blended). 16-bit gray is depth and never colour.
+
+    Raises:
+        DecodeError: Truncated or not of that format, or not the shape and type the spec declares.
+    """
+    try:
+        with PillowImage.open(io.BytesIO(data), formats=_FORMATS[encoding]) as image:
+            turned = image.getexif().get(0x0112, 1) in _TURNED
+            shown = image.size if turned else image.size[::-1]
+            # before the pixels are unpacked, so that a hostile header costs no memory
+            if shown != spec.shape[:2]:
+                raise DecodeError(
+                    f"{what} shows {shown[0]} x {shown[1]}, expected {spec.shape[0]} x {spec.shape[1]} (H x W) by its spec. Run 'trajload doctor'."
+                )
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            array = _color(upright, what) if spec.modality is Modality.RGB else _exact(upright, spec, what)
+    except DecodeError:
+        raise
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, PillowImage.DecompressionBombError) as err:
+        raise DecodeError(
+            f"{what} is not a whole {encoding} picture: {err} ({len(data)} bytes that begin with {data[:8]!r}). Restore or drop it."
+        ) from err
+    return np.ascontiguousarray(array)
+
+
+def _color(image: PillowImage.Image, what: str) -> NDArray:
+    if image.mode == "F" or image.mode.startswith("I"):
+        raise DecodeError(
+            f"{what} holds {image.mode!r} values (more than 8 bits), which are not colour. Declare the stream as depth."
+        )
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _exact(image: PillowImage.Image, spec: StreamSpec, what: str) -> NDArray:
+    """Return the stored values (H, W, C) without any conversion of their meaning."""
+    array = np.asarray(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    wanted = np.dtype(spec.dtype)
+    if image.mode == "I" and wanted == np.uint16 and array.min() >= 0 and array.max() <= 0xFFFF:
+        array = array.astype(np.uint16)  # Pillow before 10.3 opens 16-bit PNG as 32-bit integers
+    if image.mode == "I;16B":
+        array = array.astype(np.uint16)
+    if image.mode == "P" or array.dtype != wanted or array.shape[2] != spec.shape[2]:
+        raise DecodeError(
+            f"{what} holds {array.shape[2]} channel(s) of {array.dtype} (mode {image.mode!r}), expected {spec.shape[2]} of {wanted} by its spec."
+        )
+    return array

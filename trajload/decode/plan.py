@@ -1,0 +1,147 @@
+"""Which bytes of a track's file hold given rows: pure arithmetic on tracks, no I/O."""
+
+# Shapes: N pieces of a file (rows, chunks, packets), R ranges
+
+from __future__ import annotations
+
+import numpy as np
+
+from trajload.errors import ConfigError, ShardCorruptError, WindowError
+from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
+from trajload.types import Int64Array
+
+__all__ = ["Blobs", "check_rows", "merge_ranges", "plan_reads", "video_segments"]
+
+# Pieces closer than this are read in one go: the audio between the packets of a GOP costs less than a second
+# read, locally and even more over a network.
+MAX_GAP_BYTES = 64 * 1024
+
+
+def check_rows(track: Track, rows: Int64Array) -> Int64Array:
+    """Return `rows` as int64 (N,), or raise WindowError naming the first one outside [0, num_rows)."""
+    rows = np.asarray(rows)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ConfigError(f"rows have shape {rows.shape} and dtype {rows.dtype}: expected a 1-D integer array.")
+    rows = rows.astype(np.int64, copy=False)
+    if rows.size:
+        low, high = int(rows.min()), int(rows.max())
+        if low < 0 or high >= track.num_rows:
+            bad = low if low < 0 else high
+            raise WindowError(
+                f"row {bad} does not exist: the stream has {track.num_rows} rows here, so expected 0 <= row < {track.num_rows}."
+            )
+    return rows
+
+
+def plan_reads(track: Track, rows: Int64Array) -> list[ByteRange]:
+    """Return the byte ranges that `decode_rows` or `read_text` needs for `rows`, in rising offset.
+
+    Whole groups of pictures for video (so that their checksums can be verified), whole chunks, whole images, the
+    rows themselves for raw arrays, the whole member for text, and nothing for tables, which read themselves.
+    Ranges less than 64 KiB apart are one range. Same arguments, same ranges.
+
+    Args:
+        track: Where the rows stand.
+        rows: (N,) int, in any order, may repeat.
+
+    Raises:
+        WindowError: A row lies outside [0, track.num_rows).
+    """
+    rows = check_rows(track, rows)
+    if rows.size == 0 or isinstance(track, TableTrack):
+        return []
+    if isinstance(track, VideoTrack):
+        packets = video_packets(track, rows)
+        return merge_ranges(track.file, track.index.offset_P[packets], track.index.size_P[packets])
+    if isinstance(track, ArrayTrack):
+        needed = np.unique(rows)
+        size = np.full(len(needed), track.row_bytes, dtype=np.int64)
+        return merge_ranges(track.file, track.offset + needed * track.row_bytes, size)
+    if isinstance(track, ChunkTrack):
+        chunks = np.unique(rows // track.rows_per_chunk)
+        return merge_ranges(track.file, track.offset_K[chunks], track.size_K[chunks])
+    if isinstance(track, ImageTrack):
+        needed = np.unique(rows)
+        return merge_ranges(track.file, track.offset_N[needed], track.size_N[needed])
+    if isinstance(track, TextTrack):
+        return [ByteRange(track.file, track.offset, track.size)]
+    raise ConfigError(f"track {type(track).__name__} is unknown: expected one of trajload.refs.")
+
+
+def merge_ranges(file: str, offset_N: Int64Array, size_N: Int64Array) -> list[ByteRange]:
+    """Return ranges of `file` that cover all pieces, sorted, joined where less than 64 KiB apart."""
+    order = np.argsort(offset_N, kind="stable")
+    start_N = offset_N[order]
+    # A piece may lie inside an earlier one (several edits of one sample), so ends are made monotonous.
+    stop_N = np.maximum.accumulate(start_N + size_N[order])
+    cut = np.flatnonzero(start_N[1:] - stop_N[:-1] > MAX_GAP_BYTES)
+    first = np.concatenate(([0], cut + 1))
+    last = np.concatenate((cut, [len(start_N) - 1]))
+    return [ByteRange(file, int(a), int(b - a)) for a, b in zip(start_N[first], stop_N[last], strict=True)]
+
+
+def video_segments(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, int]]:
+    """Return half-open packet runs, each starting on a keyframe, that must be fed to get `frames_F` out.
+
+    Runs that touch are joined: going on costs nothing, starting again costs a flush.
+    """
+    index = track.index
+    seek = index.seek_of_frame_F[frames_F]
+    last = index.packet_of_frame_F[frames_F]
+    order = np.argsort(seek, kind="stable")
+    out: list[tuple[int, int]] = []
+    for s, e in zip(seek[order].tolist(), last[order].tolist(), strict=True):
+        if out and s <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], e + 1))
+        else:
+            out.append((s, e + 1))
+    return out
+
+
+def video_groups(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, int]]:
+    """Return half-open packet runs of the whole groups of pictures that `video_segments` touches."""
+    is_key = track.index.is_keyframe_P
+    out: list[tuple[int, int]] = []
+    for start, stop in video_segments(track, frames_F):
+        # argmax on bool stops at the first True, so this costs the length of one group
+        rest = is_key[stop:]
+        step = int(rest.argmax()) if rest.size else 0
+        end = stop + step if rest.size and rest[step] else len(is_key)
+        if out and start < out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out
+
+
+def video_packets(track: VideoTrack, rows: Int64Array) -> Int64Array:
+    """Return the packets, in decode order, of every group of pictures that `rows` need."""
+    runs = video_groups(track, np.unique(rows) + track.first_frame)
+    return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in runs])
+
+
+class Blobs:
+    """The bytes of planned ranges, addressed by file offset. Views, no copies."""
+
+    __slots__ = ("_ranges", "_starts", "_views")
+
+    def __init__(self, ranges: list[ByteRange], blobs: list[bytes]) -> None:
+        if len(ranges) != len(blobs):
+            raise ConfigError(f"got {len(blobs)} blobs, expected {len(ranges)}: pass the bytes of plan_reads in order.")
+        for where, blob in zip(ranges, blobs, strict=True):
+            if len(blob) != where.size:
+                raise ShardCorruptError(
+                    f"bytes [{where.offset}, {where.offset + where.size}) of {where.file!r} are truncated: "
+                    f"got {len(blob)} bytes, expected {where.size}. Restore the file; 'trajload verify' lists all damage."
+                )
+        self._ranges = ranges
+        self._views = [memoryview(blob) for blob in blobs]
+        self._starts = [r.offset for r in ranges]
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return the bytes [offset, offset + size) of the file."""
+        for k in range(len(self._starts) - 1, -1, -1):
+            if offset >= self._starts[k]:
+                start = offset - self._starts[k]
+                return self._views[k][start : start + size]
+        raise AssertionError(f"offset {offset} was not planned")
