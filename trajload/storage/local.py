@@ -10,6 +10,7 @@ from typing import Any
 
 from trajload.errors import ConfigError, ShardCorruptError, ShardNotFoundError
 from trajload.refs import ByteRange
+from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
 from trajload.types import PathLikeStr
 
 __all__ = ["LocalStore", "check_inside"]
@@ -91,6 +92,8 @@ class LocalStore:
             part = os.pread(handle.fd, left, offset)
             if not part:
                 size = os.fstat(handle.fd).st_size
+                if is_lfs_pointer(os.pread(handle.fd, 256, 0)):
+                    raise ShardCorruptError(f"file {where.file!r} {LFS_ADVICE}.")
                 raise ShardCorruptError(
                     f"file {where.file!r} is truncated: got {size} bytes, expected at least {where.offset + where.size}. "
                     "Restore it from its source; 'trajload verify' lists all damage."

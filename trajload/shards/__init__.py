@@ -1,0 +1,1 @@
+"""Shards and their indexes: layout, writing, reading, verifying."""

@@ -1,0 +1,230 @@
+"""Gathers the columns of a shard's index, episode by episode. docs/format.md describes every column."""
+
+from __future__ import annotations
+
+import base64
+import json
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from trajload.manifest import canonical_json
+from trajload.refs import VideoIndex
+from trajload.shards.columns import columns_to_parts
+from trajload.shards.layout import ENCODINGS
+from trajload.shards.records import EpisodeRecord, Member, NpyDetail, TrackRecord
+from trajload.shards.zst import ChunkDetail
+from trajload.types import NDArray
+
+__all__ = ["INDEX_FORMAT", "INDEX_VERSION", "IndexBuilder"]
+
+INDEX_FORMAT = "trajload-index"
+INDEX_VERSION = "1"
+
+_SCALARS = {
+    "episode.num_steps": "q",
+    "episode.terminated": "b",
+    "episode.start_ns": "q",
+    "episode.rate_num": "q",
+    "episode.rate_den": "q",
+    "member.offset": "q",
+    "member.size": "q",
+    "member.checksum": "Q",
+    "member.role": "B",
+    "member.stream": "i",
+    "track.stream": "i",
+    "track.encoding": "B",
+    "track.num_rows": "q",
+    "track.member": "q",
+    "track.detail": "q",
+    "npy.data_offset": "q",
+    "npy.checksum": "Q",
+    "zst.rows_per_chunk": "q",
+    "video.profile": "q",
+}
+_PREFIXES = (
+    "episode.key_offset",
+    "episode.metadata_offset",
+    "episode.time_offset",
+    "episode.member_offset",
+    "episode.track_offset",
+    "track.time_offset",
+    "zst.chunk_offset",
+    "video.packet_offset",
+    "video.gop_offset",
+    "video.frame_offset",
+    "profile.offset",
+)
+_BLOBS = ("episode.key_text", "episode.metadata_text", "profile.text")
+_RUNS = {
+    "step_time.ns": np.int64,
+    "stream_time.ns": np.int64,
+    "chunk.offset": np.int64,
+    "chunk.size": np.int64,
+    "chunk.checksum": np.uint64,
+    "packet.offset": np.int64,
+    "packet.size": np.int64,
+    "packet.pts": np.int64,
+    "packet.dts": np.int64,
+    "packet.is_keyframe": np.bool_,
+    "packet.is_discard": np.bool_,
+    "gop.checksum": np.uint64,
+    "frame.packet": np.int64,
+    "frame.seek_packet": np.int64,
+}
+_NUMPY = {"q": np.int64, "b": np.int8, "Q": np.uint64, "B": np.uint8, "i": np.int32}
+
+
+def profile_json(index: VideoIndex) -> bytes:
+    """Return what a decoder needs beside the packets, as canonical JSON; videos of one camera share it."""
+    return canonical_json(
+        {
+            "codec": index.codec,
+            "extradata": base64.b64encode(index.extradata).decode("ascii"),
+            "time_base": [index.time_base.numerator, index.time_base.denominator],
+            "width": index.width,
+            "height": index.height,
+            "pix_fmt": index.pix_fmt,
+            "color_space": index.color_space,
+            "color_range": index.color_range,
+            "rotation": index.rotation,
+        }
+    )
+
+
+class IndexBuilder:
+    """Collects episodes in shard order; `parts` gives the bytes of the index. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._scalar = {name: array(code) for name, code in _SCALARS.items()}
+        self._prefix = {name: array("q", [0]) for name in _PREFIXES}
+        self._blob = {name: bytearray() for name in _BLOBS}
+        self._run: dict[str, list[NDArray]] = {name: [] for name in _RUNS}
+        self._profiles: dict[bytes, int] = {}
+        self.num_episodes = 0
+        self.num_steps = 0
+
+    def _extend(self, prefix: str, **runs: NDArray) -> None:
+        """Append equally long runs to their columns and their new end to `prefix`."""
+        count = 0
+        for name, values in runs.items():
+            count = len(values)
+            self._run[name.replace("__", ".")].append(np.array(values, dtype=_RUNS[name.replace("__", ".")]))
+        self._prefix[prefix].append(self._prefix[prefix][-1] + count)
+
+    def _text(self, prefix: str, blob: str, text: bytes) -> None:
+        self._blob[blob] += text
+        self._prefix[prefix].append(len(self._blob[blob]))
+
+    def _member(self, member: Member, offset: int) -> int:
+        scalar = self._scalar
+        scalar["member.offset"].append(offset)
+        scalar["member.size"].append(member.size)
+        scalar["member.checksum"].append(member.checksum)
+        scalar["member.role"].append(member.role)
+        scalar["member.stream"].append(member.stream)
+        return len(scalar["member.offset"]) - 1
+
+    def add(self, record: EpisodeRecord, offsets: Sequence[int]) -> None:
+        """Add an episode whose members' contents begin at `offsets` of the shard."""
+        scalar = self._scalar
+        self.num_episodes += 1
+        self.num_steps += record.num_steps
+        self._text("episode.key_offset", "episode.key_text", record.key.encode("utf-8"))
+        self._text("episode.metadata_offset", "episode.metadata_text", record.metadata_json)
+        scalar["episode.num_steps"].append(record.num_steps)
+        scalar["episode.terminated"].append(-1 if record.terminated is None else int(record.terminated))
+        is_uniform = isinstance(record.clock, tuple)
+        rate, start_ns = record.clock if isinstance(record.clock, tuple) else (None, 0)
+        scalar["episode.start_ns"].append(start_ns)
+        scalar["episode.rate_num"].append(rate.numerator if rate is not None else 0)
+        scalar["episode.rate_den"].append(rate.denominator if rate is not None else 1)
+        if is_uniform:
+            self._prefix["episode.time_offset"].append(self._prefix["episode.time_offset"][-1])
+        else:
+            self._extend("episode.time_offset", step_time__ns=np.asarray(record.clock))
+        place = iter(offsets)
+        self._member(record.info, next(place))
+        if record.step_times is not None:
+            self._member(record.step_times, next(place))
+        for track in record.tracks:
+            if track.timestamps is not None:
+                self._member(track.timestamps, next(place))
+            placed = [(member, next(place)) for member in track.members]
+            first_offset = placed[0][1]
+            first = [self._member(member, offset) for member, offset in placed][0]
+            self._track(track, first, first_offset)
+        self._prefix["episode.member_offset"].append(len(scalar["member.offset"]))
+        self._prefix["episode.track_offset"].append(len(scalar["track.stream"]))
+
+    def _track(self, track: TrackRecord, member: int, offset: int) -> None:
+        scalar = self._scalar
+        scalar["track.stream"].append(track.stream)
+        scalar["track.encoding"].append(ENCODINGS.index(track.encoding))
+        scalar["track.num_rows"].append(track.num_rows)
+        scalar["track.member"].append(member)
+        if track.timestamps_ns is None:
+            self._prefix["track.time_offset"].append(self._prefix["track.time_offset"][-1])
+        else:
+            self._extend("track.time_offset", stream_time__ns=track.timestamps_ns)
+        detail = track.detail
+        if isinstance(detail, NpyDetail):
+            row = len(scalar["npy.checksum"])
+            scalar["npy.data_offset"].append(offset + detail.data_offset)
+            scalar["npy.checksum"].append(detail.checksum)
+        elif isinstance(detail, ChunkDetail):
+            row = len(scalar["zst.rows_per_chunk"])
+            scalar["zst.rows_per_chunk"].append(detail.rows_per_chunk)
+            self._extend(
+                "zst.chunk_offset",
+                chunk__offset=detail.offset_K + offset,
+                chunk__size=detail.size_K,
+                chunk__checksum=detail.checksum_K,
+            )
+        elif isinstance(detail, VideoIndex):
+            row = self._video(detail, offset)
+        else:
+            row = -1
+        scalar["track.detail"].append(row)
+
+    def _video(self, index: VideoIndex, offset: int) -> int:
+        text = profile_json(index)
+        profile = self._profiles.setdefault(text, len(self._profiles))
+        if profile == len(self._prefix["profile.offset"]) - 1:
+            self._text("profile.offset", "profile.text", text)
+        self._scalar["video.profile"].append(profile)
+        self._extend(
+            "video.packet_offset",
+            packet__offset=index.offset_P + offset,
+            packet__size=index.size_P,
+            packet__pts=index.pts_P,
+            packet__dts=index.dts_P,
+            packet__is_keyframe=index.is_keyframe_P,
+            packet__is_discard=index.is_discard_P,
+        )
+        self._extend("video.gop_offset", gop__checksum=index.gop_checksum_G)
+        self._extend(
+            "video.frame_offset", frame__packet=index.packet_of_frame_F, frame__seek_packet=index.seek_of_frame_F
+        )
+        return len(self._scalar["video.profile"]) - 1
+
+    def parts(self, *, shard: str, shard_num_bytes: int, streams: Sequence[str]) -> list[bytes | memoryview]:
+        """Return the pieces of the index file."""
+        columns: dict[str, NDArray] = {}
+        for name, code in _SCALARS.items():
+            columns[name] = np.array(self._scalar[name], dtype=_NUMPY[code])
+        for name in _PREFIXES:
+            columns[name] = np.array(self._prefix[name], dtype=np.int64)
+        for name in _BLOBS:
+            columns[name] = np.frombuffer(bytes(self._blob[name]), dtype=np.uint8)
+        for name, dtype in _RUNS.items():
+            columns[name] = np.concatenate(self._run[name]) if self._run[name] else np.empty(0, dtype)
+        metadata = {
+            "format": INDEX_FORMAT,
+            "format_version": INDEX_VERSION,
+            "shard": shard.rsplit("/", 1)[-1],
+            "shard_num_bytes": str(shard_num_bytes),
+            "streams": json.dumps(list(streams), separators=(",", ":"), ensure_ascii=False),
+        }
+        return columns_to_parts(columns, metadata)

@@ -1,0 +1,102 @@
+"""Tracks out of an index: where the rows of one stream in one episode stand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trajload.errors import ShardCorruptError
+from trajload.refs import ArrayTrack, ChunkTrack, ImageTrack, TextTrack, Track, VideoTrack
+from trajload.shards.index import ShardIndex, TrackRow
+from trajload.shards.layout import ENCODINGS
+from trajload.spec import StreamSpec
+
+__all__ = ["build_track"]
+
+
+def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, row: TrackRow) -> Track:
+    """Return the track that `row` of `index` describes.
+
+    Args:
+        index: Index of the shard.
+        spec: The stream, as the manifest declares it.
+        file: The shard, relative to the dataset folder.
+        num_steps: Of the episode, which a stepwise stream must match.
+        row: The stream's row in the track table.
+
+    Raises:
+        ShardCorruptError: The index contradicts itself or the manifest.
+    """
+    if row.encoding >= len(ENCODINGS):
+        raise ShardCorruptError(f"encoding code {row.encoding} of the index is unknown. Run 'trajload verify'.")
+    encoding = ENCODINGS[row.encoding]
+    is_whole = spec.is_text and row.num_rows == 1
+    if spec.clock == "stepwise" and row.num_rows != num_steps and not is_whole:
+        raise ShardCorruptError(
+            f"stepwise stream {spec.name!r} has {row.num_rows} rows in the index, expected {num_steps}. Run 'trajload verify'."
+        )
+    num_members = row.num_rows if encoding in ("jpg", "png") else 1
+    index.check_rows("member.offset", row.member, num_members)
+    members = slice(row.member, row.member + num_members)
+    offset_M, size_M = index.column("member.offset")[members], index.column("member.size")[members]
+    index.check_inside(offset_M, size_M)
+    if encoding == "npy":
+        dtype = np.dtype(spec.dtype)
+        index.check_rows("npy.data_offset", row.detail)
+        offset = index.column("npy.data_offset")[row.detail : row.detail + 1]
+        track = ArrayTrack(
+            file=file,
+            offset=int(offset[0]),
+            dtype=dtype,
+            row_shape=spec.shape,
+            num_rows=row.num_rows,
+            checksum=int(index.column("npy.checksum")[row.detail]),
+        )
+        index.check_inside(offset, np.array([row.num_rows * track.row_bytes]))
+        return track
+    if encoding == "npy.zst":
+        index.check_rows("zst.rows_per_chunk", row.detail)
+        chunks = {
+            name: index.run("zst.chunk_offset", row.detail, f"chunk.{name}") for name in ("offset", "size", "checksum")
+        }
+        index.check_inside(chunks["offset"], chunks["size"])
+        per_chunk = int(index.column("zst.rows_per_chunk")[row.detail])
+        if per_chunk < 1 or len(chunks["offset"]) != -(-row.num_rows // per_chunk):
+            raise ShardCorruptError(
+                f"stream {spec.name!r} has {len(chunks['offset'])} chunks of {per_chunk} rows in the index for "
+                f"{row.num_rows} rows. Run 'trajload verify'."
+            )
+        return ChunkTrack(
+            file=file,
+            dtype=np.dtype(spec.dtype),
+            row_shape=spec.shape,
+            num_rows=row.num_rows,
+            rows_per_chunk=per_chunk,
+            offset_K=chunks["offset"],
+            size_K=chunks["size"],
+            checksum_K=chunks["checksum"],
+        )
+    if encoding in ("jpg", "png"):
+        height, width, channels = spec.shape
+        return ImageTrack(
+            file=file,
+            encoding=encoding,
+            shape=(height, width, channels),
+            offset_N=offset_M,
+            size_N=size_M,
+            checksum_N=index.column("member.checksum")[members],
+        )
+    if encoding in ("mp4", "mkv"):
+        video = index.video(row.detail)
+        if video.num_frames != row.num_rows:
+            raise ShardCorruptError(
+                f"video of stream {spec.name!r} has {video.num_frames} frames in the index, expected {row.num_rows}."
+            )
+        return VideoTrack(file=file, index=video, first_frame=0, num_rows=row.num_rows)
+    return TextTrack(
+        file=file,
+        encoding=encoding,
+        offset=int(offset_M[0]),
+        size=int(size_M[0]),
+        checksum=int(index.column("member.checksum")[row.member]),
+        num_rows=row.num_rows,
+    )
