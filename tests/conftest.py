@@ -1,13 +1,21 @@
-"""Fixtures shared by all tests: where real data stand, and guards against leaks."""
+"""Fixtures shared by all tests: where real data stand, a small generated dataset, and guards against leaks."""
 
 from __future__ import annotations
 
+import gc
 import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
+_PATIENCE_S = 5.0
+"""A thread or child that is on its way out is given this long; only failing tests pay it."""
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +28,141 @@ def real_data() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return folder
+
+
+@pytest.fixture(scope="session")
+def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A native dataset of three generated episodes with every modality; read-only, shared by all tests."""
+    from trajload.demo import EpisodeLength, generate
+
+    folder = tmp_path_factory.mktemp("shared") / "demo-dataset"
+    return generate(folder, num_episodes=3, seed=3, length=EpisodeLength(min_steps=60, max_steps=80))
+
+
+# ---- random state ----
+
+
+def _rng_state() -> dict[str, Any]:
+    """Return the state of every global generator there is; a library that is not imported is not imported here."""
+    state: dict[str, Any] = {"random": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy.random"] = (name, keys.tobytes(), *rest)
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_rng_state"):
+        state["torch"] = torch.get_rng_state().numpy().tobytes()
+    return state
+
+
+def _restore(state: dict[str, Any]) -> None:
+    random.setstate(state["random"])
+    if "numpy.random" in state:
+        import numpy as np
+
+        name, keys, *rest = state["numpy.random"]
+        np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
+    if "torch" in state:
+        import torch
+
+        torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
+
+
+@pytest.fixture(autouse=True)
+def rng_guard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that draws from a global generator: whoever does so makes runs depend on each other."""
+    before = _rng_state()
+    yield
+    after = _rng_state()
+    changed = [name for name, state in before.items() if after.get(name) != state]
+    if changed:
+        _restore(before)
+        if request.node.get_closest_marker("global_rng") is None:
+            pytest.fail(f"the test changed the global state of {', '.join(changed)}: draw from rng.key_rng instead")
+
+
+# ---- threads, processes, descriptors, shared memory ----
+
+
+def _children() -> set[int]:
+    """Return the children of this process, without Python's own long-lived helpers."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            found.update(int(pid) for pid in task.read_text().split())
+        except OSError:
+            continue  # the thread has ended
+    return {pid for pid in found if not _is_helper(pid)}
+
+
+def _is_helper(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True  # gone
+    return b"resource_tracker" in command or b"forkserver" in command
+
+
+def _descriptors() -> dict[int, str]:
+    """Return what each open descriptor points to."""
+    found = {}
+    for fd in Path("/proc/self/fd").iterdir() if Path("/proc/self/fd").is_dir() else ():
+        try:
+            found[int(fd.name)] = os.readlink(fd)
+        except OSError:
+            continue  # the descriptor that lists the folder
+    return found
+
+
+def _shared_memory() -> set[str]:
+    try:
+        return set(os.listdir("/dev/shm"))
+    except OSError:
+        return set()
+
+
+def _is_checked(target: str, own_folder: bool) -> bool:
+    """Whether an open descriptor counts as leaked.
+
+    Files count only in tests whose fixtures all end with the test: a dataset that several tests share may keep the
+    file open that one of them read first. Descriptors that have been deleted under /tmp belong to pytest's capture.
+    """
+    if target.startswith(("pipe:", "socket:", "/memfd:")):
+        return True
+    return own_folder and target.startswith("/") and not target.startswith(("/dev/", "/proc/")) and "(deleted)" not in target
+
+
+def _own_fixtures_only(request: pytest.FixtureRequest) -> bool:
+    definitions = request.node._fixtureinfo.name2fixturedefs.values()
+    return all(d[-1].scope == "function" or d[-1].argname in ("real_data", "tmp_path_factory") for d in definitions)
+
+
+@pytest.fixture(autouse=True)
+def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, child process, descriptor or shared memory segment behind."""
+    threads, children, fds, segments = set(threading.enumerate()), _children(), _descriptors(), _shared_memory()
+    yield
+    own_folder = _own_fixtures_only(request)
+
+    def new_threads() -> set[threading.Thread]:
+        return set(threading.enumerate()) - threads
+
+    def new_fds() -> dict[int, str]:
+        now = _descriptors()
+        return {fd: to for fd, to in now.items() if fds.get(fd) != to and _is_checked(to, own_folder)}
+
+    if new_threads() or new_fds() or _children() - children:
+        gc.collect()  # what only waits for the collector is no leak
+    for thread in new_threads():
+        thread.join(_PATIENCE_S)
+    left = []
+    if new_threads():
+        left.append(f"threads {sorted(t.name for t in new_threads())}")
+    if extra := _children() - children:
+        left.append(f"child processes {sorted(extra)}")
+    if extra_fds := new_fds():
+        left.append(f"open descriptors {extra_fds}")
+    # Other processes of the machine use /dev/shm too, so only names that this project or torch would choose count.
+    names = {n for n in _shared_memory() - segments if n.startswith(("trajload", "torch_", "psm_", "sem."))}
+    if names:
+        left.append(f"shared memory {sorted(names)}")
+    if left:
+        pytest.fail("left behind: " + "; ".join(left))
