@@ -1,0 +1,69 @@
+"""Train a tiny world model, and continue exactly where you stopped: kill this at any moment and run it again.
+
+usage: python examples/train_world_model.py my-dataset checkpoints --train-steps 300
+       (`trajload demo --only-data --out my-dataset` makes a dataset to try it on)
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import trajload as tl
+from trajload.demo.checkpoint import latest, load_checkpoint, restore, save_checkpoint
+from trajload.demo.model import make_model, make_optimizer
+
+
+def main(argv: Sequence[str] | None = None) -> float:
+    """Train, and return the last loss."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", type=Path, help="folder of a dataset with cam_front, action, proprioception, reward")
+    parser.add_argument("checkpoints", type=Path, help="folder for checkpoints; training continues from the newest one")
+    parser.add_argument("--train-steps", type=int, default=300)
+    parser.add_argument("--checkpoint-every", type=int, default=50)
+    args = parser.parse_args(argv)
+
+    model = make_model(seed=7)
+    optimizer = make_optimizer(model)
+    loader = tl.Loader(
+        args.dataset,
+        window=tl.Window(num_steps=16, pad="edge"),
+        global_batch_size=16,
+        seed=7,
+        order="shuffled",
+        streams={
+            "cam_front": tl.Image(size=(64, 64)),
+            "action": tl.Signal(),
+            "reward": tl.Signal(),
+            "proprioception": tl.Signal(align="nearest"),  # 100 Hz, on its own clock
+        },
+    )
+    newest = latest(args.checkpoints)
+    if newest is not None:
+        checkpoint = load_checkpoint(newest)
+        restore(checkpoint, model, optimizer)
+        loader.load_state_dict(checkpoint.loader)  # the next batch is exactly the one that came next
+        print(f"continuing at train_step {loader.train_step}")
+
+    loss = torch.tensor(float("nan"))
+    with loader:
+        for batch in loader:
+            if batch.train_step >= args.train_steps:
+                break
+            loss = model.losses(batch).total  # steps beyond an episode's end are masked: batch.valid_mask(...)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done = batch.train_step + 1
+            if done % args.checkpoint_every == 0 or done == args.train_steps:
+                state = loader.state_dict()  # taken here, it continues after this batch
+                save_checkpoint(args.checkpoints, train_step=done, model=model, optimizer=optimizer, loader=state)
+                print(f"train_step {done}: loss {loss.item():.4f}")
+    return loss.item()
+
+
+if __name__ == "__main__":
+    main()
