@@ -60,15 +60,15 @@ def test_barcode_is_not_seen(values) -> None:
 
 
 def test_training_lowers_the_loss(values) -> None:
-    """Thirty updates on one batch lower its loss."""
+    """Fifteen updates on one batch lower its loss."""
     model = make_model(0)
     optimizer = make_optimizer(model)
     batch = Batch(values, train_step=0)
     history = []
-    for _ in range(30):
+    for _ in range(15):
         loss = model.losses(batch).total
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         history.append(loss.item())
-    assert history[-1] < 0.9 * history[0]
+    assert history[-1] < 0.95 * history[0]
