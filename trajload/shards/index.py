@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import threading
 from collections import OrderedDict
@@ -117,7 +118,7 @@ class ShardIndex:
         """Return the keys of all episodes; costs one string each."""
         text = self.column("episode.key_text").tobytes()
         ends = self.column("episode.key_offset").tolist()
-        return [text[a:b].decode("utf-8", "replace") for a, b in zip(ends, ends[1:], strict=False)]
+        return [text[a:b].decode("utf-8", "replace") for a, b in itertools.pairwise(ends)]
 
     def metadata(self, episode: int) -> dict[str, Any]:
         text = self.run("episode.metadata_offset", episode, "episode.metadata_text").tobytes()
@@ -190,7 +191,7 @@ class ShardIndex:
         self.check_rows("profile.offset", profile_row, 2)
         try:
             profile = json.loads(self.run("profile.offset", profile_row, "profile.text").tobytes())
-            fields = {
+            fields: dict[str, Any] = {
                 "codec": str(profile["codec"]),
                 "extradata": base64.b64decode(profile["extradata"], validate=True),
                 "time_base": Fraction(*profile["time_base"]),

@@ -117,14 +117,13 @@ class IndexBuilder:
         self._blob[blob] += text
         self._prefix[prefix].append(len(self._blob[blob]))
 
-    def _member(self, member: Member, offset: int) -> int:
+    def _member(self, member: Member, offset: int) -> None:
         scalar = self._scalar
         scalar["member.offset"].append(offset)
         scalar["member.size"].append(member.size)
         scalar["member.checksum"].append(member.checksum)
         scalar["member.role"].append(member.role)
         scalar["member.stream"].append(member.stream)
-        return len(scalar["member.offset"]) - 1
 
     def add(self, record: EpisodeRecord, offsets: Sequence[int]) -> None:
         """Add an episode whose members' contents begin at `offsets` of the shard."""
@@ -151,10 +150,12 @@ class IndexBuilder:
         for track in record.tracks:
             if track.timestamps is not None:
                 self._member(track.timestamps, next(place))
-            placed = [(member, next(place)) for member in track.members]
-            first_offset = placed[0][1]
-            first = [self._member(member, offset) for member, offset in placed][0]
-            self._track(track, first, first_offset)
+            first_row, first_offset = len(scalar["member.offset"]), -1
+            for member in track.members:
+                offset = next(place)
+                first_offset = offset if first_offset < 0 else first_offset
+                self._member(member, offset)
+            self._track(track, first_row, first_offset)
         self._prefix["episode.member_offset"].append(len(scalar["member.offset"]))
         self._prefix["episode.track_offset"].append(len(scalar["track.stream"]))
 

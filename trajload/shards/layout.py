@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from trajload.errors import ConfigError
 from trajload.spec import IMAGE_ENCODINGS, StreamSpec
 
@@ -123,9 +125,12 @@ def _check_storable(spec: StreamSpec) -> None:
         )
     if is_text:
         return
-    import numpy as np
-
     dtype = np.dtype(spec.dtype)
+    if dtype.name != spec.dtype:
+        raise ConfigError(
+            f"stream {spec.name!r} has dtype={spec.dtype!r}: expected the plain name {dtype.name!r}; bytes are "
+            "little-endian in every shard."
+        )
     if spec.is_picture:
         allowed = {
             "jpg": ("uint8",),

@@ -15,7 +15,11 @@ class FolderLock:
     """An advisory lock on the folder itself, so that no lock file is left behind by a kill."""
 
     def __init__(self, path: PathLikeStr) -> None:
-        self._fd: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd: int | None = None
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as err:
+            raise ConfigError(f"path={os.fspath(path)!r} is no folder that can be used: {err.strerror}.") from err
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,7 +16,7 @@ from trajload.shards import layout
 from trajload.shards.columns import hex64
 from trajload.shards.index_builder import IndexBuilder
 from trajload.shards.records import Buffer, EpisodeRecord
-from trajload.shards.tar import END_OF_ARCHIVE, padding, tar_header
+from trajload.shards.tar import END_OF_ARCHIVE, header_bytes, padding, tar_header
 from trajload.storage.atomic import TEMP_SUFFIX, publish
 
 __all__ = ["IndexBytes", "ShardWriter", "index_entry"]
@@ -81,8 +81,7 @@ class ShardWriter:
     def size_of(record: EpisodeRecord) -> int:
         """Return how many bytes `record` takes in a tar."""
         return sum(
-            len(tar_header(member.name, member.size)) + member.size + padding(member.size)
-            for member in record.members()
+            header_bytes(member.name, member.size) + member.size + padding(member.size) for member in record.members()
         )
 
     def _write(self, part: Buffer) -> None:

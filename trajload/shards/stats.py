@@ -10,7 +10,7 @@ episodes, and two samples merge into that of both, so that appending needs no se
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,11 @@ def has_stats(spec: StreamSpec) -> bool:
     return not spec.is_picture and not spec.is_text and int(np.prod(spec.shape, dtype=np.int64)) <= _MAX_ELEMENTS
 
 
-def row_hashes(key: str, num_rows: int) -> UInt64Array:
-    """Return a 64-bit hash for each row of an episode: SplitMix64 over xxh3_64 of the key plus the row."""
-    state = np.arange(1, num_rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    state += np.uint64(xxhash.xxh3_64_intdigest(key.encode("utf-8")))
+def row_hashes(keys: Sequence[str], num_rows: Sequence[int]) -> UInt64Array:
+    """Return a 64-bit hash for each row of some episodes: SplitMix64 over xxh3_64 of the key plus the row."""
+    key_hashes = np.array([xxhash.xxh3_64_intdigest(key.encode("utf-8")) for key in keys], dtype=np.uint64)
+    rows = np.concatenate([np.arange(1, n + 1, dtype=np.uint64) for n in num_rows])
+    state = np.repeat(key_hashes, num_rows) + rows * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
@@ -62,23 +63,29 @@ class StreamStats:
         self.sample = np.empty((0, size))
         self.sample_hash: UInt64Array = np.empty(0, np.uint64)
         self._rows: list[NDArray] = []
-        self._hashes: list[UInt64Array] = []
+        self._keys: list[str] = []
         self._buffered = 0
 
     def add(self, key: str, rows: NDArray) -> None:
         """Take the rows (N, *shape) of an episode; they are copied."""
         self._rows.append(np.array(rows, dtype=np.float64).reshape(len(rows), -1))
-        self._hashes.append(row_hashes(key, len(rows)))
+        self._keys.append(key)
         self._buffered += self._rows[-1].nbytes
         if self._buffered >= _FLUSH_BYTES:
             self.flush()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows taken so far, those not yet in the totals included."""
+        return self.count + sum(map(len, self._rows))
 
     def flush(self) -> None:
         """Take buffered rows into the totals."""
         if not self._rows:
             return
-        rows_ND, hashes_N = np.concatenate(self._rows), np.concatenate(self._hashes)
-        self._rows, self._hashes, self._buffered = [], [], 0
+        rows_ND = np.concatenate(self._rows)
+        hashes_N = row_hashes(self._keys, [len(rows) for rows in self._rows])
+        self._rows, self._keys, self._buffered = [], [], 0
         self.count += len(rows_ND)
         finite_ND = np.isfinite(rows_ND)
         count_D = finite_ND.sum(axis=0)
@@ -160,9 +167,7 @@ class DatasetStats:
         return canonical_json(
             {
                 "format_version": 1,
-                "streams": {
-                    name: stats.to_json() for name, stats in self._streams.items() if stats.count or stats._rows
-                },
+                "streams": {name: stats.to_json() for name, stats in self._streams.items() if stats.num_rows},
             }
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BLOCK_BYTES", "END_OF_ARCHIVE", "padding", "tar_header"]
+__all__ = ["BLOCK_BYTES", "END_OF_ARCHIVE", "header_bytes", "padding", "tar_header"]
 
 BLOCK_BYTES = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK_BYTES)
@@ -15,6 +15,13 @@ _TAIL = b"ustar\x0000" + bytes(64) + b"0000000\x00" * 2 + bytes(167)
 def padding(size: int) -> int:
     """Return how many zero bytes follow a member of `size` bytes."""
     return -size % BLOCK_BYTES
+
+
+def header_bytes(name: str, size: int) -> int:
+    """Return how long the header of a member is, cheaply in the common case."""
+    if name.isascii() and len(name) <= _MAX_USTAR_NAME_BYTES and size < _MAX_USTAR_SIZE:
+        return BLOCK_BYTES
+    return len(tar_header(name, size))
 
 
 def _block(name: bytes, size: int, kind: bytes) -> bytes:

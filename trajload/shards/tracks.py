@@ -40,7 +40,7 @@ def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, 
     offset_M, size_M = index.column("member.offset")[members], index.column("member.size")[members]
     index.check_inside(offset_M, size_M)
     if encoding == "npy":
-        dtype = np.dtype(spec.dtype)
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
         index.check_rows("npy.data_offset", row.detail)
         offset = index.column("npy.data_offset")[row.detail : row.detail + 1]
         track = ArrayTrack(
@@ -67,7 +67,7 @@ def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, 
             )
         return ChunkTrack(
             file=file,
-            dtype=np.dtype(spec.dtype),
+            dtype=np.dtype(spec.dtype).newbyteorder("<"),
             row_shape=spec.shape,
             num_rows=row.num_rows,
             rows_per_chunk=per_chunk,

@@ -91,7 +91,7 @@ def _holds_arrays(value: Any) -> bool:
 
 def flat_bytes(array: NDArray) -> Buffer:
     """Return the bytes of a C-contiguous array without copying them."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def encode_signal(spec: StreamSpec, value: Any) -> EncodedStream:

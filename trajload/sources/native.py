@@ -17,6 +17,7 @@ from trajload.errors import ConfigError, ManifestError, ShardCorruptError, at
 from trajload.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, sha256_hex
 from trajload.refs import ByteRange, Track
 from trajload.shards.index import ShardIndex
+from trajload.shards.layout import check_streams
 from trajload.shards.tracks import build_track
 from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets
 from trajload.spec import UniformClock
@@ -65,6 +66,10 @@ class NativeDataset(Dataset):
         self.manifest: Manifest = read_manifest(path)
         self.name = self.manifest.name
         self.digest = self.manifest.digest
+        try:
+            check_streams(self.manifest.streams)
+        except ConfigError as err:
+            raise ManifestError(f"the manifest's streams are unusable: {err.message}") from err
         self.streams = {spec.name: spec for spec in self.manifest.streams}
         rate = self.manifest.step_rate_hz
         self.step_rate_hz = None if rate is None else float(rate)
