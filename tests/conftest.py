@@ -59,7 +59,7 @@ def _restore(state: dict[str, Any]) -> None:
         import numpy as np
 
         name, keys, *rest = state["numpy.random"]
-        np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
+        np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))  # noqa: NPY002
     if "torch" in state:
         import torch
 
@@ -127,7 +127,12 @@ def _is_checked(target: str, own_folder: bool) -> bool:
     """
     if target.startswith(("pipe:", "socket:", "/memfd:")):
         return True
-    return own_folder and target.startswith("/") and not target.startswith(("/dev/", "/proc/")) and "(deleted)" not in target
+    return (
+        own_folder
+        and target.startswith("/")
+        and not target.startswith(("/dev/", "/proc/"))
+        and "(deleted)" not in target
+    )
 
 
 def _own_fixtures_only(request: pytest.FixtureRequest) -> bool:

@@ -1,0 +1,5 @@
+"""Measurements of a real loader on a real dataset."""
+
+from trajload.bench.measure import BenchReport, measure
+
+__all__ = ["BenchReport", "measure"]

@@ -1,0 +1,21 @@
+"""The `trajload` command: parses, calls, prints. One file per command; heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 fine, 1 a fault was found in the data, 2 wrong usage or an error.
+
+    Args:
+        argv: Arguments without the program's name; None takes the process's own.
+    """
+    import sys
+
+    from trajload.cli.app import run
+
+    raise SystemExit(run(sys.argv[1:] if argv is None else argv))

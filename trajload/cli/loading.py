@@ -1,0 +1,127 @@
+"""The loader that a command line describes: by options, by a configuration file, or by a saved state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trajload.errors import ConfigError
+from trajload.spec import Image, Signal, StreamRequest, Window
+
+if TYPE_CHECKING:
+    from trajload.loader import Loader
+
+__all__ = ["BatchSize", "NumSteps", "Order", "Pad", "Seed", "SizeOption", "Streams", "Stride", "loader_arguments"]
+
+NumSteps = Annotated[int, typer.Option(help="Steps in a window.", min=1)]
+Stride = Annotated[int, typer.Option(help="Steps between the starts of neighbouring windows.", min=1)]
+Dilation = Annotated[int, typer.Option(help="Steps between neighbouring steps of a window.", min=1)]
+Pad = Annotated[str, typer.Option(help="Windows beyond an episode's end: none, edge or zero.")]
+BatchSize = Annotated[int, typer.Option(help="Windows per train_step, over all ranks.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of the order.")]
+Order = Annotated[str, typer.Option(help="shuffled or sequential; a version may be pinned (shuffled/1).")]
+Streams = Annotated[
+    list[str] | None, typer.Option("--stream", "-s", help="Load this stream only; repeatable. All by default.")
+]
+SizeOption = Annotated[
+    str | None, typer.Option("--size", help="Resize pictures to HEIGHTxWIDTH, for instance 128x128.")
+]
+
+_LOADER_KEYS = ("global_batch_size", "seed", "order", "num_epochs", "drop_last", "on_error")
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Return (height, width) of '96x128', or of '96' for a square."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) == 1:
+        parts = parts * 2
+    if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--size {text!r} is invalid: expected HEIGHTxWIDTH, for instance 128x128.")
+    return int(parts[0]), int(parts[1])
+
+
+def loader_arguments(
+    dataset: Any,
+    *,
+    num_steps: int,
+    stride: int,
+    dilation: int,
+    pad: str,
+    batch_size: int,
+    seed: int,
+    order: str,
+    streams: list[str] | None,
+    size: str | None,
+) -> dict[str, Any]:
+    """Return the keyword arguments of `Loader` that the options describe."""
+    wanted = parse_size(size)
+    names = list(dataset.streams) if not streams else [dataset.spec(name).name for name in streams]
+    requests: dict[str, StreamRequest | None] = {
+        name: Image(size=wanted) if wanted and dataset.spec(name).is_picture else None for name in names
+    }
+    window = Window(num_steps=num_steps, stride=stride, dilation=dilation, pad=pad)  # type: ignore[arg-type]
+    return {"window": window, "global_batch_size": batch_size, "seed": seed, "order": order, "streams": requests}
+
+
+def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the keyword arguments of `Loader` that a configuration describes.
+
+    Args:
+        config: As `loader.state_dict()["config"]` has it: `window`, `global_batch_size`, and, where wanted, `seed`,
+            `order`, `num_epochs`, `drop_last`, `on_error`, and `streams` as a list of names or as name → object
+            with `size`, `align`, `tolerance_s`, `on_miss`.
+        where: The file it came from, for messages.
+    """
+    for key in ("window", "global_batch_size"):
+        if key not in config:
+            raise ConfigError(f"{where} lacks {key!r}: expected the configuration of a loader.")
+    arguments = {key: config[key] for key in _LOADER_KEYS if key in config}
+    try:
+        arguments["window"] = Window(**config["window"])
+        arguments["streams"] = _requests(config.get("streams"))
+    except TypeError as err:
+        raise ConfigError(f"{where} is no loader configuration: {err}") from err
+    return arguments
+
+
+def _requests(streams: Any) -> Any:
+    if streams is None or isinstance(streams, list):
+        return streams
+    if "digest" in streams and isinstance(streams["digest"], str):
+        raise ConfigError(
+            "the state holds only a digest of its long stream configuration: pass the streams with --config instead."
+        )
+    return {name: None if value is None else _request(dict(value)) for name, value in streams.items()}
+
+
+def _request(value: dict[str, Any]) -> StreamRequest:
+    kind = value.pop("kind", "Image" if "size" in value else "Signal")
+    if kind == "Image" and value.get("size") is not None:
+        value["size"] = tuple(value["size"])
+    return (Image if kind == "Image" else Signal)(**value)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the JSON object of a file, or raise ConfigError saying what the file holds instead."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"file {path!r} does not exist: expected a JSON file.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as err:
+        raise ConfigError(f"file {path!r} is not JSON: {err}.") from err
+    if not isinstance(value, dict):
+        raise ConfigError(f"file {path!r} holds a {type(value).__name__}: expected a JSON object.")
+    return value
+
+
+def loader_of(dataset: Any, arguments: Mapping[str, Any], **more: Any) -> Loader:
+    """Return the loader; imported here because it brings torch."""
+    from trajload.loader import Loader
+
+    return Loader(dataset, **arguments, **more)
