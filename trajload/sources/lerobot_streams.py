@@ -211,7 +211,10 @@ def _plan_image(plan: StreamPlan, feature: Feature, probe: Probe, rate_hz: float
                 if picture.mode.startswith("I"):
                     modality, dtype = Modality.DEPTH, "uint16"
                 channels = 1 if picture.mode.startswith("I") else 3
-                seen = (picture.height, picture.width, channels)
+                height, width = picture.size[::-1]
+                if picture.getexif().get(0x0112, 1) in (5, 6, 7, 8):  # EXIF orientations that lie on their side
+                    height, width = width, height
+                seen = (height, width, channels)
         except Exception as err:  # PIL raises many kinds for damaged bytes
             raise DecodeError(
                 f"first picture of {name!r} in {probe.file!r} is no png or jpg: its bytes start with {value['bytes'][:8]!r}."
