@@ -23,6 +23,11 @@ _MAX_DECODERS = 8
 _MAX_SCRATCH = 16
 
 
+def _decoder_key(index: VideoIndex) -> tuple[Any, ...]:
+    size = (index.width, index.height, index.pix_fmt)
+    return (index.codec, index.extradata, *size, index.color_space, index.color_range)
+
+
 class DecodeContext:
     """State that makes decoding fast and never changes its result. One per thread; not thread-safe.
 
@@ -34,13 +39,13 @@ class DecodeContext:
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
         self._weights: OrderedDict[tuple[int, int], tuple[NDArray, NDArray]] = OrderedDict()
         self._reformatters: OrderedDict[tuple[Any, ...], VideoReformatter] = OrderedDict()
-        self._coefficients: dict[tuple[str, str, str], NDArray] = {}
+        self._coefficients: dict[tuple[str, ...], NDArray] = {}
         self._zstd: zstandard.ZstdDecompressor | None = None
         self._verified: set[int] = set()
 
     def decoder(self, index: VideoIndex) -> VideoCodecContext:
         """Return the open decoder for `index`'s stream, flushed of earlier packets by whoever used it last."""
-        key = (index.codec, index.extradata, index.width, index.height, index.pix_fmt)
+        key = _decoder_key(index)
         found = self._decoders.get(key)
         if found is None:
             from trajload.shards.video_codec import open_decoder
@@ -55,7 +60,7 @@ class DecodeContext:
 
     def drop_decoder(self, index: VideoIndex) -> None:
         """Forget the decoder of `index`'s stream: after an error its inner state is not to be trusted."""
-        self._decoders.pop((index.codec, index.extradata, index.width, index.height, index.pix_fmt), None)
+        self._decoders.pop(_decoder_key(index), None)
 
     def reformatter(self, *key: Any) -> VideoReformatter:
         """Return swscale's converter kept for `key`: it is rebuilt whenever formats change, so one per use."""
@@ -97,13 +102,15 @@ class DecodeContext:
                 self._weights.popitem(last=False)
         return found
 
-    def coefficients(self, key: tuple[str, str, str]) -> NDArray:
-        """Return `pixels.yuv_coefficients(*key)`, kept."""
+    def coefficients(self, kernel: str, pix_fmt: str, color_space: str, color_range: str) -> NDArray:
+        """Return the colour matrix for the 420 or the 444 kernel, kept."""
+        key = (kernel, pix_fmt, color_space, color_range)
         found = self._coefficients.get(key)
         if found is None:
-            from trajload.decode.pixels import yuv_coefficients
+            from trajload.decode.pixels import swscale_coefficients, yuv_coefficients
 
-            found = self._coefficients[key] = yuv_coefficients(*key)
+            make = swscale_coefficients if kernel == "420" else yuv_coefficients
+            found = self._coefficients[key] = make(pix_fmt, color_space, color_range)
         return found
 
     def zstd(self) -> zstandard.ZstdDecompressor:

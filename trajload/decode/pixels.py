@@ -1,6 +1,6 @@
 """From a decoder's frame to a picture of the batch: colour, size, rotation, layout, in the batch's own memory.
 
-8-bit 4:2:0, 4:2:2 and 4:4:4 go through our own kernels (`kernels.py`), everything else through a swscale converter
+8-bit 4:2:0 and 4:4:4 go through our own kernels (`kernels.py`), everything else through a swscale converter
 that is kept. Colour follows FFmpeg's rules, so pictures look as PyAV, torchcodec and ffmpeg show them: docs/decisions/0021.
 """
 
@@ -21,18 +21,16 @@ from trajload.types import Modality, NDArray
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
+    from av.video.plane import VideoPlane
 
-__all__ = ["check_picture", "finish_picture", "kernel_layout", "write_picture", "yuv_coefficients"]
-
-# pixel format -> (chroma columns, chroma rows) per luma sample, as shifts
-_YUV_LAYOUTS = {
-    "yuv420p": (1, 1),
-    "yuvj420p": (1, 1),
-    "yuv422p": (1, 0),
-    "yuvj422p": (1, 0),
-    "yuv444p": (0, 0),
-    "yuvj444p": (0, 0),
-}
+__all__ = [
+    "check_picture",
+    "finish_picture",
+    "kernel_of",
+    "swscale_coefficients",
+    "write_picture",
+    "yuv_coefficients",
+]
 
 # Luma weights (Kr, Kb) of ITU-R BT.601, BT.709, BT.2020, SMPTE 240M and FCC. Unspecified is BT.601 at every size:
 # that is what swscale, hence PyAV, torchcodec and the ffmpeg command, make of such a stream.
@@ -46,34 +44,48 @@ _LUMA_WEIGHTS = {
     "fcc": (0.30, 0.11),
 }
 
-FIXED_BITS = 16
-"""Fraction bits of the kernels' coefficients: with 8-bit samples all sums stay inside int32."""
+# SWS_BILINEAR, swscale's default and PyAV's: the same rules as everywhere else, hence the same pictures.
+_SWS_FLAGS = 2
 
 
-def kernel_layout(pix_fmt: str, color_space: str) -> tuple[int, int] | None:
-    """Return the chroma shifts (columns, rows) if our kernels convert this stream, None if swscale does."""
-    return _YUV_LAYOUTS.get(pix_fmt) if color_space in _LUMA_WEIGHTS else None
+def kernel_of(pix_fmt: str, color_space: str, height: int) -> str | None:
+    """Return '420' or '444' if our kernels convert such a stream, None if swscale does.
+
+    At odd heights swscale takes another path for 4:2:0, with interpolated chroma; those few streams go to it.
+    """
+    if color_space not in _LUMA_WEIGHTS:
+        return None
+    if pix_fmt in ("yuv420p", "yuvj420p") and height % 2 == 0:
+        return "420"
+    return "444" if pix_fmt in ("yuv444p", "yuvj444p") else None
+
+
+def _gains(pix_fmt: str, color_space: str, color_range: str) -> tuple[bool, tuple[float, ...]]:
+    """Return whether samples use the full range, and gains: luma, V in red, U and V in green, U in blue."""
+    kr, kb = _LUMA_WEIGHTS[color_space]
+    kg = 1 - kr - kb
+    is_full = color_range == "full" or pix_fmt.startswith("yuvj")
+    luma, chroma = (1.0, 1.0) if is_full else (255 / 219, 255 / 224)
+    red, blue = 2 * (1 - kr) * chroma, 2 * (1 - kb) * chroma
+    return is_full, (luma, red, -blue * kb / kg, -red * kr / kg, blue)
 
 
 def yuv_coefficients(pix_fmt: str, color_space: str, color_range: str) -> NDArray:
-    """Return int32 (6,): luma gain, luma offset, and gains of V in red, U and V in green, U in blue."""
-    kr, kb = _LUMA_WEIGHTS[color_space]
-    is_full = color_range == "full" or pix_fmt.startswith("yuvj")
-    gain = 1.0 if is_full else 255 / 219
-    chroma = 1.0 if is_full else 255 / 224
-    kg = 1 - kr - kb
-    one = 1 << FIXED_BITS
-    values = (
-        gain,
-        0.0,
-        2 * (1 - kr) * chroma,
-        -2 * (1 - kb) * kb / kg * chroma,
-        -2 * (1 - kr) * kr / kg * chroma,
-        2 * (1 - kb) * chroma,
-    )
-    out = np.array([round(v * one) for v in values], dtype=np.int32)
-    out[1] = -out[0] * (0 if is_full else 16) + one // 2  # with the half that makes the shift round
-    return out
+    """Return int32 (6,) for `yuv444_to_rgb`, 16 fraction bits: luma gain, offset, then the four chroma gains."""
+    is_full, gains = _gains(pix_fmt, color_space, color_range)
+    luma, *chroma = (round(g * 65536) for g in gains)
+    # the half makes the shift round
+    return np.array([luma, 32768 - (0 if is_full else 16 * luma), *chroma], dtype=np.int32)
+
+
+def swscale_coefficients(pix_fmt: str, color_space: str, color_range: str) -> NDArray:
+    """Return int32 (6,) for `yuv420_to_rgb`: luma gain, offset, then the four chroma gains, 13 fraction bits.
+
+    Samples count eighths there and the product keeps its upper 16 bits: 3 + 13 = 16.
+    """
+    is_full, gains = _gains(pix_fmt, color_space, color_range)
+    luma, *chroma = (round(g * 8192) for g in gains)
+    return np.array([luma, 0 if is_full else 16 << 3, *chroma], dtype=np.int32)
 
 
 def check_picture(index: VideoIndex, spec: StreamSpec) -> None:
@@ -100,7 +112,7 @@ def write_picture(frame: VideoFrame, out: NDArray, index: VideoIndex, spec: Stre
         dtype = np.dtype("<u2" if index.pix_fmt == "gray16le" else "u1")
         plane = frame.planes[0]
         row = plane.line_size // dtype.itemsize
-        picture = np.frombuffer(plane, dtype=dtype)[: row * index.height].reshape(index.height, row)
+        picture = _samples(plane).view(dtype)[: row * index.height].reshape(index.height, row)
         finish_picture(picture[None, :, : index.width], out, index.rotation, False, context)
         return
     is_direct = index.rotation == 0 and out.shape[1:] == (index.height, index.width)
@@ -114,33 +126,26 @@ def _convert(frame: VideoFrame, rgb: NDArray, index: VideoIndex, context: Decode
     """Write the frame as planar RGB (3, H, W) of its own size."""
     from trajload.decode import kernels
 
-    layout = kernel_layout(index.pix_fmt, index.color_space)
-    if layout is None:
-        # One thread: swscale's own would multiply with the decoder threads. Bit-exact flags keep machines alike.
+    kernel = kernel_of(index.pix_fmt, index.color_space, index.height)
+    if kernel is None:
+        # one thread: swscale's own would multiply with the decoder threads
         converted = context.reformatter(index.pix_fmt, index.width, index.height).reformat(
             frame, format="rgb24", interpolation=_SWS_FLAGS, threads=1
         )
         plane = converted.planes[0]
-        kernels.deinterleave_rgb(np.frombuffer(plane, dtype=np.uint8), plane.line_size, rgb)
+        kernels.deinterleave_rgb(_samples(plane), plane.line_size, rgb)
         return
     y, u, v = frame.planes
-    key = (index.pix_fmt, index.color_space, index.color_range)
-    kernels.yuv_to_rgb(
-        np.frombuffer(y, dtype=np.uint8),
-        np.frombuffer(u, dtype=np.uint8),
-        np.frombuffer(v, dtype=np.uint8),
-        y.line_size,
-        u.line_size,
-        layout[0],
-        layout[1],
-        context.coefficients(key),
-        context.scratch("chroma", (3, index.width + 1), np.int32),
-        rgb,
-    )
+    tag = (index.pix_fmt, index.color_space, index.color_range)
+    planes = (_samples(y), _samples(u), _samples(v), y.line_size, u.line_size, context.coefficients(kernel, *tag))
+    if kernel == "420":
+        kernels.yuv420_to_rgb(*planes, context.scratch("yuv_rows", (8, index.width + 1), np.int16), rgb)
+    else:
+        kernels.yuv444_to_rgb(*planes, rgb)
 
 
-# SWS_BILINEAR | SWS_ACCURATE_RND | SWS_BITEXACT
-_SWS_FLAGS = 2 | 0x40000 | 0x80000
+def _samples(plane: VideoPlane) -> NDArray:
+    return np.frombuffer(plane, dtype=np.uint8)  # type: ignore[call-overload, no-any-return]
 
 
 def finish_picture(picture: NDArray, out: NDArray, rotation: int, smooth: bool, context: DecodeContext) -> None:

@@ -146,7 +146,7 @@ def _decode_segment(
             if i < stop - start:
                 # A packet of libav's own memory: it is padded, as decoders that read ahead need it to be.
                 packet = av.Packet(sizes[i])
-                packet.update(source.view(offsets[i], sizes[i]))
+                packet.update(source.view(offsets[i], sizes[i]))  # type: ignore[arg-type]
                 packet.pts, packet.dts = pts[i], dts[i]
                 fed += 1
                 frames = decoder.decode(packet)
@@ -154,7 +154,7 @@ def _decode_segment(
                 frames = decoder.decode(None)
             for frame in frames:
                 got += 1
-                number = wanted.pop(frame.pts, None)
+                number = wanted.pop(frame.pts, None) if frame.pts is not None else None
                 if number is None:
                     continue
                 _check_frame(frame, index, number)

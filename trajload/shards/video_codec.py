@@ -10,7 +10,17 @@ from trajload.refs import VideoIndex
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
 
-__all__ = ["COLOR_RANGES", "COLOR_SPACES", "SUPPORTED_CODECS", "is_hidden", "is_random_access", "open_decoder"]
+__all__ = [
+    "COLOR_RANGES",
+    "COLOR_RANGE_NUMBERS",
+    "COLOR_SPACES",
+    "COLOR_SPACE_NUMBERS",
+    "SUPPORTED_CODECS",
+    "derive_pts",
+    "is_hidden",
+    "is_random_access",
+    "open_decoder",
+]
 
 # FFmpeg family -> decoders to try. 'av1' names FFmpeg's own decoder, which only drives hardware.
 SUPPORTED_CODECS: dict[str, tuple[str, ...]] = {
@@ -39,6 +49,8 @@ COLOR_SPACES = {
     10: "bt2020c",
 }
 COLOR_RANGES = {0: "unspecified", 1: "limited", 2: "full"}
+COLOR_SPACE_NUMBERS = {name: number for number, name in COLOR_SPACES.items()}
+COLOR_RANGE_NUMBERS = {name: number for number, name in COLOR_RANGES.items()}
 
 _ANNEX_B = b"\x00\x00\x01"
 
@@ -65,8 +77,10 @@ def open_decoder(index: VideoIndex) -> VideoCodecContext:
         context.extradata = index.extradata or None
         context.thread_count = 1
         context.width, context.height = index.width, index.height
-        if index.pix_fmt:
-            context.pix_fmt = index.pix_fmt
+        context.pix_fmt = index.pix_fmt
+        # Containers may state the colour where the stream does not.
+        context.colorspace = COLOR_SPACE_NUMBERS.get(index.color_space, 2)
+        context.color_range = COLOR_RANGE_NUMBERS.get(index.color_range, 0)
         try:
             context.open()
         except (av.FFmpegError, ValueError) as err:

@@ -352,8 +352,9 @@ def _group_checksums(packets: _Packets, data: bytes | mmap.mmap) -> np.ndarray:
 
 def _rotation(frame: VideoFrame) -> int:
     """Return the clockwise turn that shows the picture upright; refuse mirrored and slanted display matrices."""
-    for side in frame.side_data:
-        if getattr(getattr(side, "type", None), "name", "") == "DISPLAYMATRIX":
+    sides: Any = frame.side_data
+    for side in sides:
+        if side.type.name == "DISPLAYMATRIX":
             m = struct.unpack("=9i", bytes(side)[:36])
             if m[0] * m[4] - m[1] * m[3] < 0:
                 raise SourceError(f"the display matrix mirrors the picture, which is not supported. {_REENCODE}")
