@@ -251,8 +251,13 @@ class UniformClock:
     def times_ns(self, steps: np.ndarray) -> np.ndarray:
         """Return int64 nanoseconds of `steps` (any shape, int64 >= 0), rounded half up, without float."""
         num, den = self.rate_hz.numerator, self.rate_hz.denominator
+        steps = np.asarray(steps, dtype=np.int64)
+        if num >= 2**32 or (steps.size and int(steps.max()) * den >= 2**63):
+            # A rate made from a float, Fraction(29.97), has terms of 48 bits and more: Python ints do not overflow.
+            exact = [self.start_ns + (2 * i * den * 1_000_000_000 + num) // (2 * num) for i in steps.ravel().tolist()]
+            return np.array(exact, dtype=np.int64).reshape(steps.shape)
         # i * den * 1e9 / num, in two parts so that int64 does not overflow: whole seconds, then the rest.
-        ticks = np.asarray(steps, dtype=np.int64) * den
+        ticks = steps * den
         whole, rest = np.divmod(ticks, num)
         return self.start_ns + whole * 1_000_000_000 + (rest * 1_000_000_000 * 2 + num) // (2 * num)
 

@@ -76,9 +76,10 @@ class ShuffledOrder:
         return self._permutation(epoch).inverse(_check_range("window id", window_id_B, self.num_windows))
 
     def _permutation(self, epoch: int) -> KeyedPermutation:
-        # Made anew for each call: one hash of 16 bytes costs less than a cache shared by threads would.
-        keys = key_u64(self.seed, "order", _check_epoch(epoch), num=NUM_ROUNDS)
-        return KeyedPermutation(self.num_windows, keys)
+        # Made anew for each call: two hashes of 32 bytes cost less than a cache shared by threads would.
+        epoch, half = _check_epoch(epoch), NUM_ROUNDS // 2
+        first, second = (key_u64(self.seed, "order", epoch, part, num=half) for part in (0, 1))
+        return KeyedPermutation(self.num_windows, first + second)
 
 
 _ORDERS: dict[str, type[SequentialOrder] | type[ShuffledOrder]] = {
