@@ -14,7 +14,7 @@ from trajload.demo import EpisodeLength, generate, read_barcode
 from trajload.demo.scene import Episode, has_side_camera, record_episode
 from trajload.errors import ConfigError
 
-SEED, NUM_EPISODES, LENGTH = 4, 5, EpisodeLength(60, 84)
+SEED, NUM_EPISODES, LENGTH = 0, 5, EpisodeLength(60, 180)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,10 @@ def truth() -> list[Episode]:
 
 @pytest.fixture
 def batches(demo_path: Path) -> Iterator[list[tl.Batch]]:
-    """All windows of the dataset, several threads at work."""
+    """All windows of the dataset, several threads at work; those at an episode's end repeat its last step."""
     loader = tl.Loader(
         demo_path,
-        window=tl.Window(num_steps=16, stride=6),
+        window=tl.Window(num_steps=16, stride=6, pad="edge"),
         global_batch_size=8,
         order="shuffled",
         seed=11,
@@ -74,31 +74,16 @@ def test_every_delivered_frame_is_the_promised_one(batches: list[tl.Batch], trut
             for camera, frames_seen in seen.items():
                 if batch[f"{camera}_is_missing"][b]:
                     continue
+                last = truth[ref.episode_index].num_steps - 1
                 for t in range(16):
-                    assert read_barcode(batch[camera][b, t]) == (ref.episode_index, ref.start + t), (camera, ref)
+                    step = min(ref.start + t, last)
+                    assert read_barcode(batch[camera][b, t]) == (ref.episode_index, step), (camera, ref)
                     assert batch["step_index"][b, t] == ref.start + t
-                    frames_seen.add((ref.episode_index, ref.start + t))
-    num_steps = [episode.num_steps for episode in truth]
-    covered = {(e, s) for e, n in enumerate(num_steps) for s in range((n - 16) // 6 * 6 + 16)}
+                    assert batch[f"{camera}_is_pad"][b, t] == (ref.start + t > last)
+                    frames_seen.add((ref.episode_index, step))
+    covered = {(e, step) for e, episode in enumerate(truth) for step in range(episode.num_steps)}
     assert seen["cam_front"] == covered
     assert seen["cam_side"] == {(e, s) for e, s in covered if has_side_camera(e)}
-
-
-def test_frames_at_an_episodes_end_repeat_its_last_step(demo_path: Path, truth: list[Episode]) -> None:
-    """With edge padding the steps beyond the end show the last frame, and are marked."""
-    loader = tl.Loader(
-        demo_path,
-        window=tl.Window(num_steps=16, pad="edge"),
-        global_batch_size=1,
-        order="sequential",
-        streams=["cam_front"],
-    )
-    last = truth[0].num_steps - 1
-    with loader:
-        batch = loader.batch_at(last - 4)
-    assert batch.refs[0].start == last - 4
-    assert [read_barcode(frame)[1] for frame in batch["cam_front"][0]] == [*range(last - 4, last), *[last] * 12]
-    assert batch["cam_front_is_pad"][0].tolist() == [False] * 5 + [True] * 11
 
 
 def test_side_camera_that_was_not_recorded_is_missing(batches: list[tl.Batch]) -> None:
@@ -124,7 +109,8 @@ def test_clocked_streams_give_the_row_nearest_in_time(
         for b, ref in real_rows(batch):
             episode = truth[ref.episode_index]
             times_N = episode.timestamps_ns[stream]
-            for t in range(16):
+            num_real = min(16, episode.num_steps - ref.start)
+            for t in range(num_real):
                 time_ns = round((ref.start + t) * 1_000_000_000 / 30)
                 assert batch["timestamp_ns"][b, t] == time_ns
                 distances_N = [abs(int(time) - time_ns) for time in times_N]
@@ -135,26 +121,28 @@ def test_clocked_streams_give_the_row_nearest_in_time(
                     expected = expected.transpose(2, 0, 1)
                 assert got.dtype == expected.dtype
                 assert (got == expected).all(), (ref, t)
-            assert not batch[f"{stream}_is_pad"][b].any()
+            assert batch[f"{stream}_is_pad"][b].tolist() == [False] * num_real + [True] * (16 - num_real)
 
 
 def test_stepwise_streams_flags_and_text_are_the_recorded_ones(batches: list[tl.Batch], truth: list[Episode]) -> None:
     """Action, reward and puck come back bit for bit; instructions, episode ends and terminal steps as recorded."""
-    terminal_seen = 0
+    terminal_seen = set()
     for batch in batches:
         for b, ref in real_rows(batch):
             episode = truth[ref.episode_index]
             steps = slice(ref.start, ref.start + 16)
             for stream in ("action", "reward", "puck"):
-                assert (batch[stream][b].numpy() == episode.arrays[stream][steps]).all(), (stream, ref)
+                expected = episode.arrays[stream][steps]
+                assert (batch[stream][b].numpy()[: len(expected)] == expected).all(), (stream, ref)
             assert batch["language"][b] == episode.arrays["language"]
             assert batch["episode_index"][b] == ref.episode_index
             is_end_T = np.arange(ref.start, ref.start + 16) == episode.num_steps - 1
             assert (batch["is_last"][b].numpy() == is_end_T).all()
             assert (batch["is_terminal"][b].numpy() == (is_end_T & episode.terminated)).all()
-            terminal_seen += int(batch["is_terminal"][b].sum())
-    assert len({episode.terminated for episode in truth}) == 2
-    assert terminal_seen <= sum(episode.terminated for episode in truth)
+            if batch["is_terminal"][b].any():
+                terminal_seen.add(ref.episode_index)
+    assert terminal_seen == {e for e, episode in enumerate(truth) if episode.terminated}
+    assert 0 < len(terminal_seen) < NUM_EPISODES
 
 
 def test_metadata_and_provenance_say_how_the_data_came_about(demo_path: Path, truth: list[Episode]) -> None:
