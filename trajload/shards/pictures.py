@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import tempfile
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trajload.refs import VideoIndex
     from trajload.shards.video_encode import VideoEncode
 
-__all__ = ["default_video_encode", "encode_images", "encode_video_stream"]
+__all__ = ["encode_images", "encode_video_stream"]
 
 _JPEG_QUALITY = 95
 _EXIF_ORIENTATION = 0x0112
@@ -89,14 +89,6 @@ def _check_image(spec: StreamSpec, data: bytes, row: int) -> bytes:
     return data
 
 
-def default_video_encode(spec: StreamSpec) -> VideoEncode:
-    """Return how frames are encoded unless the user says: H.264 for 8-bit colour, lossless FFV1 for all else."""
-    from trajload.shards.video_encode import VideoEncode
-
-    is_colour = spec.dtype == "uint8" and spec.shape[2] == 3
-    return VideoEncode() if is_colour else VideoEncode(codec="ffv1")
-
-
 def encode_video_stream(
     spec: StreamSpec, value: Any, *, rate_hz: Fraction, encode: VideoEncode | None
 ) -> EncodedStream:
@@ -106,14 +98,14 @@ def encode_video_stream(
         ConfigError: Wrong shape or dtype, or a video of another size than the stream's.
         SourceError, DecodeError: The file is no video, or one that cannot be read exactly.
     """
-    from trajload.shards.video_encode import encode_video
+    from trajload.shards.video_encode import VideoEncode, encode_video
 
     if is_path(value) or isinstance(value, (bytes, bytearray, memoryview)):
         data, extension, index = _existing(spec, value)
     else:
         frames = _frames(spec, value)
-        chosen = encode or default_video_encode(spec)
-        data, extension = encode_video(_each(frames), rate_hz=rate_hz, encode=chosen)
+        # Frames of one channel become lossless FFV1 whatever the settings: averaged depths invent surfaces.
+        data, extension = encode_video(frames, rate_hz=rate_hz, encode=encode or VideoEncode())
         index = _index(data)
         if index.num_frames != len(frames):
             raise DecodeError(
@@ -126,10 +118,6 @@ def encode_video_stream(
             f"{spec.shape[0]}x{spec.shape[1]} (height x width, as shown)."
         )
     return EncodedStream(extension, index.num_frames, False, ((data,),), index)
-
-
-def _each(frames: NDArray) -> Iterator[NDArray]:
-    return iter(frames)
 
 
 def _index(data: bytes) -> VideoIndex:
@@ -165,6 +153,11 @@ def _existing(spec: StreamSpec, value: Any) -> tuple[bytes, str, VideoIndex]:
             return data, extension, _index(data)
         except (DecodeError, SourceError):
             pass  # its packets may only be laid out badly; what remuxing cannot cure it refuses itself
-    source: Any = Path(value) if is_path(value) else data
-    data, extension = remux_video(source)
+    if is_path(value):
+        data, extension = remux_video(value)
+    else:
+        with tempfile.NamedTemporaryFile(suffix=".video") as copy:
+            copy.write(data)
+            copy.flush()
+            data, extension = remux_video(copy.name)
     return data, extension, _index(data)

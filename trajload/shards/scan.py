@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +204,7 @@ def _detail(
             rows_per_chunk=per_chunk,
             offset_K=ends[:-1],
             size_K=sizes[1:],
-            checksum_K=np.array(
-                [xxhash.xxh3_64_intdigest(data[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)], dtype=np.uint64
-            ),
+            checksum_K=np.array([xxhash.xxh3_64_intdigest(data[a:b]) for a, b in pairwise(ends)], dtype=np.uint64),
         )
     if encoding in ("mp4", "mkv"):
         from trajload.shards.video_index import build_video_index

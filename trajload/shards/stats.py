@@ -40,8 +40,8 @@ def has_stats(spec: StreamSpec) -> bool:
 def row_hashes(keys: Sequence[str], num_rows: Sequence[int]) -> UInt64Array:
     """Return a 64-bit hash for each row of some episodes: SplitMix64 over xxh3_64 of the key plus the row."""
     key_hashes = np.array([xxhash.xxh3_64_intdigest(key.encode("utf-8")) for key in keys], dtype=np.uint64)
-    rows = np.concatenate([np.arange(1, n + 1, dtype=np.uint64) for n in num_rows])
-    state = np.repeat(key_hashes, num_rows) + rows * np.uint64(0x9E3779B97F4A7C15)
+    rows: UInt64Array = np.concatenate([np.arange(1, n + 1, dtype=np.uint64) for n in num_rows])
+    state: UInt64Array = np.repeat(key_hashes, num_rows) + rows * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
@@ -90,9 +90,11 @@ class StreamStats:
         finite_ND = np.isfinite(rows_ND)
         count_D = finite_ND.sum(axis=0)
         known_ND = np.where(finite_ND, rows_ND, 0.0)
-        mean_D = known_ND.sum(axis=0) / np.maximum(count_D, 1)
-        m2_D = np.where(finite_ND, (known_ND - mean_D) ** 2, 0.0).sum(axis=0)
-        self._merge_moments(count_D, mean_D, m2_D)
+        # Values near the end of float64 may overflow when summed or squared; what comes out then is told as null.
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean_D = known_ND.sum(axis=0) / np.maximum(count_D, 1)
+            m2_D = np.where(finite_ND, (known_ND - mean_D) ** 2, 0.0).sum(axis=0)
+            self._merge_moments(count_D, mean_D, m2_D)
         self.min = np.minimum(self.min, np.where(finite_ND, rows_ND, np.inf).min(axis=0))
         self.max = np.maximum(self.max, np.where(finite_ND, rows_ND, -np.inf).max(axis=0))
         self._merge_sample(rows_ND, hashes_N)
@@ -114,10 +116,11 @@ class StreamStats:
         self.sample_hash = hashes[order]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what stands in `stats.json`: null where a component never was finite."""
+        """Return what stands in `stats.json`: null where a component never was finite, or its sum is not."""
         self.flush()
         std_D = np.sqrt(self.m2 / np.maximum(self.num_finite, 1))
-        q01_D, q99_D = self._quantiles()
+        with np.errstate(over="ignore", invalid="ignore"):
+            q01_D, q99_D = self._quantiles()
         known = self.num_finite > 0
         out: dict[str, Any] = {"count": self.count}
         for name, values in (
@@ -128,7 +131,9 @@ class StreamStats:
             ("q01", q01_D),
             ("q99", q99_D),
         ):
-            out[name] = self._nested([float(v) if ok else None for v, ok in zip(values, known, strict=True)])
+            out[name] = self._nested(
+                [float(v) if ok else None for v, ok in zip(values, known & np.isfinite(values), strict=True)]
+            )
         out["num_not_finite"] = self._nested([int(n) for n in self.count - self.num_finite])
         out["num_quantile_rows"] = len(self.sample_hash)
         return out

@@ -159,7 +159,7 @@ def _scan(root: Path, manifest: Manifest, entry: ShardEntry, report: VerifyRepor
 
 def _leftovers(root: Path, manifest: Manifest | None, report: VerifyReport) -> None:
     """Add what a killed Writer left: temporary files, and finished files that no manifest lists."""
-    listed = set()
+    listed: set[str] = set()
     for entry in manifest.shards if manifest is not None else ():
         listed.update((entry.name, entry.index.name))
     for folder in (root, root / SHARD_FOLDER):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +122,14 @@ class ShardVerifier:
     def _episode(self, episode: int) -> None:
         index = self._index
         contents: dict[int, bytes] = {}
-        for row in range(*index.span("episode.member_offset", episode, "member.offset")):
-            stream = self._names.get(int(index.column("member.stream")[row]))
-            data = self._member(row, stream)
+        for member in range(*index.span("episode.member_offset", episode, "member.offset")):
+            stream = self._names.get(int(index.column("member.stream")[member]))
+            data = self._member(member, stream)
             if data is None:
                 continue
-            role = int(index.column("member.role")[row])
+            role = int(index.column("member.role")[member])
             if role == layout.ROLE_DATA:
-                contents[row] = data
+                contents[member] = data
             else:
                 self._side_member(episode, role, stream, data)
         for track_row in range(*index.span("episode.track_offset", episode, "track.stream")):
@@ -258,7 +258,7 @@ class ShardVerifier:
             raise ShardCorruptError(f"a packet lies outside its video of {len(data)} bytes.")
         packets = [data[a : a + n] for a, n in zip(begin_P.tolist(), video.size_P.tolist(), strict=True)]
         bounds = [*video.gop_start_G.tolist(), len(packets)]
-        for g, (first, last) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for g, (first, last) in enumerate(pairwise(bounds)):
             if checksum_of(b"".join(packets[first:last])) != int(video.gop_checksum_G[g]):
                 raise ShardCorruptError(
                     f"group of pictures {g}, packets [{first}, {last}), does not have its checksum."
