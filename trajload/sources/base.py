@@ -96,6 +96,10 @@ class Dataset(ABC):
         """Return source, converter and arguments, licence, consent tags; empty where unknown."""
         return {}
 
+    def close(self) -> None:
+        """Release open files and mappings. Idempotent; a later call opens again what it needs."""
+        self.store.close()
+
     # ---- shared conveniences ----
 
     def check_episode(self, episode: int) -> int:
