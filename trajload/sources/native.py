@@ -185,6 +185,11 @@ class NativeDataset(Dataset):
                 )
             return times_ns
 
+    def close(self) -> None:
+        with self._lock:
+            self._indexes.clear()
+        self.store.close()
+
     def stats(self) -> Mapping[str, Any]:
         """Return the statistics of each numeric stream: count, mean, std, min, max, q01, q99."""
         entry = self.manifest.stats

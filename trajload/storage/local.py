@@ -38,10 +38,12 @@ class _OpenFile:
     __slots__ = ("fd",)
 
     def __init__(self, path: Path) -> None:
+        self.fd = -1  # so that __del__ has something to look at where opening fails
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 class LocalStore:
