@@ -154,6 +154,8 @@ def encode_video(
 
 def _plan(first: NDArray, encode: VideoEncode) -> _Plan:
     """Return how frames like `first` are encoded."""
+    if first.size == 0:
+        raise ConfigError(f"frames are {first.shape}: expected at least one pixel.")
     if first.ndim == 2 or (first.ndim == 3 and first.shape[2] == 1):
         formats = {"uint8": "gray", "uint16": "gray16le"}
         if first.dtype.name not in formats:

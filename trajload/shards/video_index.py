@@ -42,6 +42,9 @@ __all__ = ["build_video_index"]
 # A packet's payload stands at `pos`, or behind a short block header (Matroska: 4 bytes and more with lacing, AVI: 8).
 _MAX_BLOCK_HEADER = 64
 _LFS = b"version https://git-lfs"
+# Containers that store when a picture is shown. For others (AVI) libavformat fills in times of its own, which are wrong
+# for some streams with B pictures.
+_TIMED_FORMATS = {"mov", "mp4", "matroska", "webm", "flv", "ivf", "nut", "asf"}
 _REENCODE = "Re-encode it, or convert the dataset with 'trajload convert'."
 _REMUX = "Remux it (ffmpeg -i IN -c copy OUT.mp4), or convert the dataset with 'trajload convert'."
 
@@ -94,7 +97,8 @@ def build_video_index(
             packets, first = _demux(container, stream, data, codec, extradata)
             _refuse_missing_packets(source, data, container, stream, packets)
             time_base = Fraction(stream.time_base or Fraction(1, 1))
-        pts_P = _presentation_times(codec, packets, data)
+            has_times = bool(_TIMED_FORMATS & set(container.format.name.split(",")))
+        pts_P = _presentation_times(codec, packets, data, has_times)
         frames = _order_frames(pts_P, packets)
         return VideoIndex(
             codec=codec,
@@ -281,12 +285,12 @@ def _refuse_missing_packets(
     )
 
 
-def _presentation_times(codec: str, packets: _Packets, data: bytes | mmap.mmap) -> Int64Array:
-    """Return pts (P,), from dts where the codec shows pictures in the order it stores them."""
+def _presentation_times(codec: str, packets: _Packets, data: bytes | mmap.mmap, has_times: bool) -> Int64Array:
+    """Return pts (P,): the container's, or the order of storage where the codec shows pictures in that order."""
     known = [p is not None for p in packets.pts]
-    if all(known):
+    if has_times and all(known):
         return np.array(packets.pts, dtype=np.int64)
-    if any(known):
+    if has_times and any(known):
         raise SourceError(
             f"packet {known.index(False)} of {len(known)} has no presentation time, though others have. {_REMUX}"
         )
@@ -296,7 +300,7 @@ def _presentation_times(codec: str, packets: _Packets, data: bytes | mmap.mmap) 
             "Put it into a container with its frame rate (ffmpeg -framerate FPS -i IN -c copy OUT.mp4)."
         )
     derive_pts(codec, [data[o : o + s] for o, s in zip(packets.offset, packets.size, strict=True)])
-    return np.array(packets.dts, dtype=np.int64)
+    return np.array(packets.pts if all(known) else packets.dts, dtype=np.int64)
 
 
 def _order_frames(pts_P: Int64Array, packets: _Packets) -> Int64Array:
