@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import ast
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from trajload.errors import ShardCorruptError
 __all__ = ["npy_header", "parse_npy_header"]
 
 _ALIGN = 512
+_MAX_HEADER_BYTES = 1 << 16
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -28,17 +29,23 @@ def parse_npy_header(data: bytes) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
     Raises:
         ShardCorruptError: Not an npy header, Fortran order, or a dtype of Python objects.
     """
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
-    except (ValueError, SyntaxError, RecursionError) as err:
+        if data[:6] != b"\x93NUMPY" or len(data) < 12:
+            raise ValueError("got other bytes than those an npy file begins with")
+        length_bytes = 2 if data[6] == 1 else 4
+        start = 8 + length_bytes
+        size = start + int.from_bytes(data[8:start], "little")
+        if size > min(len(data), _MAX_HEADER_BYTES):
+            raise ValueError(f"got a length of {size} bytes, expected at most {min(len(data), _MAX_HEADER_BYTES)}")
+        # literal_eval reads constants only; what NumPy's own parser adds is leniency towards Python 2.
+        fields = ast.literal_eval(data[start:size].decode("latin1").strip())
+        dtype, fortran_order, shape = np.dtype(fields["descr"]), bool(fields["fortran_order"]), tuple(fields["shape"])
+        if not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"got shape {shape!r}")
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as err:
         raise ShardCorruptError(f"npy header unusable: {err}. Run 'trajload verify'.") from err
     if dtype.hasobject or (fortran_order and len(shape) > 1):
         raise ShardCorruptError(
             f"npy header unusable: got dtype {dtype} with fortran_order={fortran_order}, expected plain numbers in C order."
         )
-    return stream.tell(), dtype, shape
+    return size, dtype, shape

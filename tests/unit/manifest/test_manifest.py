@@ -78,7 +78,17 @@ def test_layout_of_the_file_does_not_change_the_digest(tmp_path: Path) -> None:
     assert read_manifest(tmp_path).digest == obj["digest"]
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8")), lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner), max_leaves=12))
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(codec="utf-8")),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+        max_leaves=12,
+    )
+)
 def test_canonical_json_is_json_and_stable(value: Any) -> None:
     """Canonical JSON reads back equal, and canonical JSON of that is the same bytes."""
     data = canonical_json(value)

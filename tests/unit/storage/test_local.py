@@ -63,7 +63,9 @@ def test_a_name_that_leaves_the_folder_is_refused(store: LocalStore, file: str) 
 def test_a_truncated_pointer_is_told_as_git_lfs(store: LocalStore, tmp_path: Path) -> None:
     """Who never fetched the file learns the command, not that bytes are missing."""
     (tmp_path / "p.tar").write_bytes(POINTER)
-    with pytest.raises(ShardCorruptError, match="'p.tar' is a Git LFS pointer, not the file itself; run 'git lfs pull'"):
+    with pytest.raises(
+        ShardCorruptError, match="'p.tar' is a Git LFS pointer, not the file itself; run 'git lfs pull'"
+    ):
         store.read(ByteRange("p.tar", 4096, 10))
 
 
