@@ -15,11 +15,12 @@ from __future__ import annotations
 import io
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import xxhash
 
-from trajload.errors import MissingDependencyError, SourceError
+from trajload.errors import MissingDependencyError, ShardCorruptError, SourceError
 from trajload.refs import VideoIndex
 from trajload.shards.video_index import build_video_index
 from trajload.types import Int64Array
@@ -40,6 +41,7 @@ def cut_video(path: Path, index: VideoIndex, first_frame: int, num_frames: int) 
         num_frames: How many, at least 1.
 
     Raises:
+        ShardCorruptError: The file changed since it was indexed.
         SourceError: The mp4 would not hold exactly these packets and frames; the message says what differs.
     """
     frame_F = index.packet_of_frame_F[first_frame : first_frame + num_frames]
@@ -47,6 +49,7 @@ def cut_video(path: Path, index: VideoIndex, first_frame: int, num_frames: int) 
     start = int(index.seek_of_frame_F[first_frame : first_frame + num_frames].min())
     stop = int(frame_F.max()) + 1
     shift = int(index.pts_P[frame_F[0]])
+    _check_groups(path, index, start, stop)
     data = _mux(path, index, start, stop, shift)
     shown_after = np.setdiff1d(np.arange(start, stop), frame_F)
     shown_after = shown_after[index.pts_P[shown_after] > index.pts_P[frame_F[-1]]]
@@ -56,6 +59,22 @@ def cut_video(path: Path, index: VideoIndex, first_frame: int, num_frames: int) 
     return data
 
 
+def _check_groups(path: Path, index: VideoIndex, start: int, stop: int) -> None:
+    """Raise unless the groups of pictures around [start, stop) still have the bytes they were indexed with."""
+    edge = np.append(index.gop_start_G, len(index.size_P))
+    first, last = np.searchsorted(edge, [start, stop - 1], side="right") - 1
+    with path.open("rb") as file:
+        for group in range(int(first), int(last) + 1):
+            digest = xxhash.xxh3_64()
+            for number in range(int(edge[group]), int(edge[group + 1])):
+                digest.update(_read(file, index, number))
+            if digest.intdigest() != int(index.gop_checksum_G[group]):
+                raise ShardCorruptError(
+                    f"packets [{edge[group]}, {edge[group + 1]}) of {path.name!r} differ from what was indexed: the file changed. "
+                    "Open the dataset again, or restore the file."
+                )
+
+
 def _mux(path: Path, index: VideoIndex, start: int, stop: int, shift: int) -> bytes:
     try:
         import av
@@ -63,25 +82,25 @@ def _mux(path: Path, index: VideoIndex, start: int, stop: int, shift: int) -> by
         raise MissingDependencyError("video needs PyAV; run: pip install av") from err
     out = io.BytesIO()
     try:
-        with av.open(str(path)) as source:
-            video: Any = source.streams.best("video") or source.streams.video[0]
-            options = {"avoid_negative_ts": "disabled", "movie_timescale": str(index.time_base.denominator)}
+        # Only the header is read through the container: the index says where the packets stand.
+        with av.open(str(path)) as source, path.open("rb") as file:
+            template: Any = source.streams.best("video") or source.streams.video[0]
+            options = {
+                "fflags": "+bitexact",
+                "avoid_negative_ts": "disabled",
+                "movie_timescale": str(index.time_base.denominator),
+            }
             with av.open(out, "w", format="mp4", options=options) as target:
-                copy: Any = target.add_stream_from_template(video, opaque=True)
-                copy.time_base = index.time_base
-                number = -1
-                for packet in source.demux(video):
-                    if packet.size == 0:
-                        continue
-                    number += 1
-                    if number >= stop:
-                        break
-                    if number < start:
-                        continue
+                stream: Any = target.add_stream_from_template(template, opaque=True)
+                stream.time_base = index.time_base
+                for number in range(start, stop):
+                    packet: Any = av.Packet(_read(file, index, number))
                     packet.pts = int(index.pts_P[number]) - shift
                     packet.dts = int(index.dts_P[number]) - shift
+                    packet.duration = _duration(index, number)
                     packet.time_base = index.time_base
-                    packet.stream = copy
+                    packet.is_keyframe = bool(index.is_keyframe_P[number])
+                    packet.stream = stream
                     target.mux(packet)
     except (av.FFmpegError, ValueError, OSError) as err:
         text = getattr(err, "strerror", None) or str(err)
@@ -89,6 +108,17 @@ def _mux(path: Path, index: VideoIndex, start: int, stop: int, shift: int) -> by
             f"packets [{start}, {stop}) cannot be put into an mp4: FFmpeg says {text!r}. {_CURE}"
         ) from err
     return out.getvalue()
+
+
+def _read(file: BinaryIO, index: VideoIndex, number: int) -> bytes:
+    file.seek(int(index.offset_P[number]))
+    return file.read(int(index.size_P[number]))
+
+
+def _duration(index: VideoIndex, number: int) -> int:
+    """Return the ticks to the next packet; the muxer only uses those of the last one."""
+    near = index.dts_P[max(0, number - 1) : number + 2]
+    return max(1, int(near[-1] - near[-2])) if len(near) > 1 else 1
 
 
 def _end_edit(data: bytes, duration: int, index: VideoIndex) -> bytes:
@@ -122,9 +152,8 @@ def _compare(path: Path, index: VideoIndex, data: bytes, start: int, stop: int, 
         )
     with path.open("rb") as file:
         for k in range(stop - start):
-            file.seek(int(index.offset_P[start + k]))
-            want = file.read(int(index.size_P[start + k]))
-            if data[int(cut.offset_P[k]) : int(cut.offset_P[k] + cut.size_P[k])] != want:
+            got = data[int(cut.offset_P[k]) : int(cut.offset_P[k] + cut.size_P[k])]
+            if got != _read(file, index, start + k):
                 raise SourceError(f"packet {start + k} would be rewritten by the mp4 container. {_CURE}")
     got_F = (cut.pts_P[cut.packet_of_frame_F] - cut.pts_P[cut.packet_of_frame_F[0]]) * cut.time_base
     want_F = (index.pts_P[frame_F] - index.pts_P[frame_F[0]]) * index.time_base

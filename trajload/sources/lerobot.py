@@ -171,6 +171,13 @@ class LeRobotSource(Dataset):
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
+    def video_file(self, episode: int, stream: str) -> tuple[str, bool] | None:
+        """Return the file of a camera in an episode, and whether it is the episode's alone; None where it is absent."""
+        i = self.check_episode(episode)
+        if stream not in self._present or not self._present[stream][i]:
+            return None
+        return self._episodes.video_file(i, stream), not isinstance(self._episodes, EpisodesV3)
+
     # ---- the Dataset contract ----
 
     def spec(self, stream: str) -> StreamSpec:
@@ -214,7 +221,7 @@ class LeRobotSource(Dataset):
         elif column.use == "task":
             reader = TaskRows(*where, self.tasks)
         else:
-            reader = TextRows(*where) if column.use == "text" else ImageRows(*where)
+            reader = TextRows(*where) if column.use == "text" else ImageRows(*where, spec)
         return TableTrack(file, reader, num_rows)
 
     def _first_row(self, i: int) -> int:

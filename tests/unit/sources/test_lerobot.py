@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from trajload.errors import ConfigError, SourceError, WindowError
+from trajload.errors import ConfigError, DecodeError, SourceError, WindowError
 from trajload.refs import TableTrack, VideoTrack
 from trajload.sources.lerobot import LeRobotSource
 from trajload.types import Modality
@@ -333,8 +333,8 @@ def encode(array: np.ndarray, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("where", ["embedded", "files"])
-def test_image_features_give_their_encoded_pictures(tmp_path, maker, where):
-    """Pictures inside the parquet, or in files it names, come as their own bytes."""
+def test_image_features_give_their_pictures(tmp_path, maker, where):
+    """Pictures inside the parquet, or in files it names, come decoded (N, C, H, W), or as their own bytes."""
     root = maker.make_v2(tmp_path / "d", [3], camera=False)
     data = [encode(maker.picture(0, s), "PNG") for s in range(3)]
     cells = []
@@ -349,7 +349,9 @@ def test_image_features_give_their_encoded_pictures(tmp_path, maker, where):
     dataset = LeRobotSource(root)
     spec = dataset.streams["observation.images.wrist"]
     assert (spec.encoding, spec.shape, spec.modality) == ("png", (32, 48, 3), Modality.RGB)
-    assert rows(dataset, 0, "observation.images.wrist", [2, 0]) == [data[2], data[0]]
+    got = rows(dataset, 0, "observation.images.wrist", [2, 0, 2])
+    np.testing.assert_array_equal(got, np.stack([maker.picture(0, i).transpose(2, 0, 1) for i in (2, 0, 2)]))
+    assert dataset.track(0, "observation.images.wrist").reader.read_encoded(np.array([2, 0])) == [data[2], data[0]]
 
 
 def test_depth_pictures_are_depth(tmp_path, maker):
@@ -358,8 +360,37 @@ def test_depth_pictures_are_depth(tmp_path, maker):
     depth = np.arange(32 * 48, dtype=np.uint16).reshape(32, 48) * 40
     cells = [{"bytes": encode(depth, "PNG"), "path": None}] * 2
     add_column(root, "observation.depth", pa.array(cells), "image", (32, 48, 1))
-    spec = LeRobotSource(root).streams["observation.depth"]
+    dataset = LeRobotSource(root)
+    spec = dataset.streams["observation.depth"]
+    np.testing.assert_array_equal(rows(dataset, 0, "observation.depth")[1, 0], depth)
     assert (spec.modality, spec.dtype, spec.shape) == (Modality.DEPTH, "uint16", (32, 48, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda one: one[: len(one) // 2], r"picture of row 1 is no whole png or jpg"),
+        (lambda one: b"text", r"picture of row 1 is no whole png or jpg.*4 bytes that begin with b'text'"),
+        (
+            lambda one: encode(np.zeros((8, 8, 3), np.uint8), "PNG"),
+            r"picture of row 1 is 8 x 8, expected 32 x 48 \(H x W\)",
+        ),
+        (
+            lambda one: encode(np.zeros((32, 48), np.uint16), "PNG"),
+            r"picture of row 1 holds 'I;16' values, expected 8-bit",
+        ),
+        (lambda one: None, r"a row holds neither picture bytes nor a path"),
+    ],
+    ids=["truncated", "text", "size", "depth", "nothing"],
+)
+def test_damaged_pictures_name_their_row(tmp_path, maker, make, said):
+    """A picture that cannot be what the stream promises is an error with its row."""
+    root = maker.make_v2(tmp_path / "d", [2], camera=False)
+    one = encode(maker.picture(0, 0), "PNG")
+    cells = pa.array([{"bytes": one}, {"bytes": make(one)}])
+    add_column(root, "cam", cells, "image", (32, 48, 3))
+    with pytest.raises((DecodeError, SourceError), match=said + r".*stream=cam"):
+        rows(LeRobotSource(root), 0, "cam")
 
 
 def test_list_of_one_and_scalar_are_what_the_file_says(tmp_path, maker):
