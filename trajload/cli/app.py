@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import trajload
-from trajload.cli import bench, demo, doctor, inspect, replay, verify, view
+from trajload.cli import bench, convert, demo, doctor, inspect, replay, verify, view
 from trajload.cli.output import EXIT_ERROR, note, print_json
 from trajload.errors import TrajloadError
 
@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "build_app", "run"]
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
+    "convert": convert.convert,
     "inspect": inspect.inspect,
     "verify": verify.verify,
     "doctor": doctor.doctor,

@@ -1,0 +1,114 @@
+"""`trajload convert`: a dataset of another layout into the native format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from trajload.cli.output import JsonFlag, plural, print_json, progress_bar, say, size
+from trajload.errors import ConfigError
+
+__all__ = ["convert", "parse_episodes"]
+
+_MIB = 1 << 20
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A LeRobot folder.", show_default=False)],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write; made if need be.", show_default=False)],
+    gop: Annotated[
+        int | None, typer.Option(help="Encode all videos anew, with a keyframe every so many frames.", min=1)
+    ] = None,
+    codec: Annotated[str, typer.Option(help="With --gop: h264, hevc, av1, vp9 or ffv1.")] = "h264",
+    crf: Annotated[int, typer.Option(help="With --gop: quality, 0 is best.", min=0)] = 23,
+    lossless: Annotated[bool, typer.Option("--lossless", help="With --gop: keep every bit of the pictures.")] = False,
+    episodes: Annotated[
+        str | None, typer.Option(help="Which ones, for instance 0:10 or 3,7,20:30; all by default.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new dataset.")] = None,
+    shard_mb: Annotated[int, typer.Option(help="Size of a shard in MiB.", min=1)] = 256,
+    licence: Annotated[str | None, typer.Option(help="Licence, kept in the manifest.")] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out episodes whose files are absent, instead of refusing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a dataset in the native format: one shard file for many episodes, indexed and checksummed.
+
+    Videos keep their bits: an episode's file is stored as it is, a stretch of a longer file is cut out with its packets
+    unchanged. With --gop they are encoded anew instead, which makes random windows cheap where keyframes are far apart
+    ('trajload doctor' says so). Nothing is visible in OUT before everything is written; a killed run leaves no dataset.
+
+    Example: trajload convert lerobot/pusht pusht-native
+
+    Example: trajload convert lerobot/pusht pusht-gop10 --gop 10 --crf 20 --episodes 0:50
+
+    Exit codes: 0 written, 2 wrong usage, or a source that does not hold what it declares.
+    """
+    from trajload.convert import convert as write
+    from trajload.shards.video_encode import VideoEncode
+    from trajload.sources.open import open as open_dataset
+
+    if gop is None and (lossless or codec != "h264" or crf != 23):
+        raise ConfigError("--codec, --crf and --lossless describe a new encoding: pass --gop N as well.")
+    # Options are checked before the source is opened: a typing mistake should not cost a scan.
+    reencode = None if gop is None else VideoEncode(codec=codec, gop=gop, crf=crf, lossless=lossless)  # type: ignore[arg-type]
+    dataset = open_dataset(source, missing="skip" if skip_missing else "error")
+    wanted = None if episodes is None else parse_episodes(episodes, dataset.num_episodes)
+    with progress_bar("converting episodes") as progress:
+        report = write(
+            dataset,
+            out,
+            reencode=reencode,
+            episodes=wanted,
+            shard_bytes=shard_mb * _MIB,
+            name=name,
+            provenance={"licence": licence} if licence else None,
+            progress=progress,
+        ).to_json()
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+
+
+def parse_episodes(text: str, num_episodes: int) -> list[int]:
+    """Return the episodes of '3,7,20:30': numbers and half-open ranges, of which either end may be left out."""
+    chosen: list[int] = []
+    for part in text.split(","):
+        first, colon, last = (piece.strip() for piece in part.partition(":"))
+        try:
+            if colon:
+                bounds = slice(int(first) if first else None, int(last) if last else None)
+                chosen += range(num_episodes)[bounds]
+            else:
+                chosen.append(int(first))
+        except ValueError:
+            raise ConfigError(
+                f"--episodes {text!r} is invalid at {part!r}: expected numbers and ranges like 3,7,20:30."
+            ) from None
+    if not chosen:
+        raise ConfigError(f"--episodes {text!r} names none of {num_episodes} episodes.")
+    return chosen
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    say(
+        f"wrote {report['out']}: {plural(report['num_episodes'], 'episode')}, {plural(report['num_steps'], 'step')}, "
+        f"{plural(report['num_shards'], 'shard')}, {size(report['num_bytes'])} in {report['seconds']:.1f} s"
+    )
+    for key, what in (
+        ("num_videos_copied", "stored as they were"),
+        ("num_videos_cut", "cut out of longer files, packets unchanged"),
+        ("num_videos_remuxed", "put into another container, packets unchanged"),
+        ("num_videos_encoded", "encoded anew"),
+    ):
+        if report[key]:
+            say(f"videos {what}: {report[key]}")
+    for reason in report["skipped"]:
+        say(f"left out: {reason}")
+    for remark in report["notes"]:
+        say(f"note: {remark['message']}")
+    say(f"digest: {report['digest']}")
