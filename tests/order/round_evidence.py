@@ -1,8 +1,9 @@
 """How uniform the keyed bijection is, as a function of its number of rounds: the figures of decision 0040.
 
-Run as a script it writes a table for 2 to 12 rounds; test_rounds.py runs the same measures, with fewer keys, for the
-number of rounds in use. A measure is a chi-square turned into a standard normal value (Wilson and Hilferty), so a fair
-shuffle gives values like -1.3 or 0.8, and anything above 6 is a fault.
+    python tests/order/round_evidence.py 4 8 12        writes the table's lines for these numbers of rounds
+
+test_rounds.py runs the same measures, with fewer keys, for the number of rounds in use. A measure is a chi-square turned into a standard normal value (Wilson and Hilferty),
+so a fair shuffle gives values like -1.3 or 0.8, and anything above 6 is a fault.
 """
 
 # Shapes: K keys, B positions
@@ -107,7 +108,7 @@ def main() -> None:
         "| rounds | first position | pair | whole, n = 3, 4 | whole, n = 5, 6 | spread | neighbours | input bit | key bit |\n"
     )
     write("|---|---|---|---|---|---|---|---|---|\n")
-    for num_rounds in range(2, 13):
+    for num_rounds in [int(x) for x in sys.argv[1:]] or range(2, 13):
         head_of = {n: heads(n, num_rounds, 200_000, 6) for n in SMALL_N}
         large = (1_000_003, (1 << 20) + 1, 1 << 40)
         cells = [

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajload.errors import ConfigError
@@ -17,6 +17,7 @@ USES = st.tuples(INT64, st.text("abc.", max_size=5), st.lists(INT64, max_size=4)
 
 
 @given(USES, USES)
+@settings(deadline=None)
 def test_keys_of_different_uses_differ_and_of_equal_uses_agree(
     one: tuple[int, str, tuple[int, ...]], other: tuple[int, str, tuple[int, ...]]
 ) -> None:

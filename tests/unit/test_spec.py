@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajload.errors import ConfigError, ManifestError
@@ -131,6 +131,7 @@ def test_stream_spec_knows_video_picture_and_text(changes: dict[str, Any], claim
 
 
 @given(st.integers(1, 50), st.integers(1, 50))
+@settings(deadline=None)
 def test_window_span_counts_first_and_last_step(num_steps: int, dilation: int) -> None:
     """The span is the number of steps from the first to the last taken, both counted."""
     steps = range(0, num_steps * dilation, dilation)
@@ -235,6 +236,7 @@ def test_uniform_clock_does_not_drift_over_ten_hours(rate: Fraction, start_ns: i
     rate=st.one_of(st.fractions(min_value=Fraction(1, 100), max_value=10**6), st.floats(0.01, 1e5).map(Fraction)),
     step=st.integers(0, 10**7),
 )
+@settings(deadline=None)
 def test_uniform_clock_is_exact_for_any_rate_even_one_made_from_a_float(rate: Fraction, step: int) -> None:
     """A rate with terms of 50 bits, such as Fraction(29.97), overflows nothing."""
     got = UniformClock(rate_hz=rate).times_ns(np.array([[0, step]]))

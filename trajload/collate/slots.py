@@ -17,7 +17,8 @@ from trajload.types import BoolArray, Int64Array, NDArray
 
 __all__ = ["BatchSlots"]
 
-# uint32 and uint64 exist in torch but can hardly be used (no arithmetic, no comparison), so they are refused by name.
+# torch 2.13 neither adds nor compares unsigned integers wider than 8 bits. uint16 is taken all the same, since depth is
+# stored so and `.to(torch.int32)` works; uint32 and uint64 are refused by name.
 _DTYPES = {
     np.dtype(np_name): getattr(torch, np_name)
     for np_name in (

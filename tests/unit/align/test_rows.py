@@ -47,6 +47,7 @@ def spec_of(rate_hz: float | None) -> StreamSpec:
     start=st.integers(0, 29),
     pad=st.sampled_from(["none", "edge", "zero"]),
 )
+@settings(deadline=None)
 def test_stepwise_rows_equal_each_step_looked_up(
     num_steps_episode: int, num_steps: int, dilation: int, start: int, pad: str
 ) -> None:
@@ -139,7 +140,7 @@ def test_clocked_rows_equal_brute_force_on_many_jittered_clocks() -> None:
     align=st.sampled_from(["nearest", "previous"]),
     tolerance=st.one_of(st.none(), st.integers(0, 2**64)),
 )
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_clocked_rows_are_exact_over_all_of_int64(times: list[int], t: int, align: str, tolerance: int | None) -> None:
     """Distances that pass int64 are compared exactly too."""
     rows_T, mask_T = clocked_rows(

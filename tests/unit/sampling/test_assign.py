@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajload.errors import ConfigError
@@ -13,6 +13,7 @@ from trajload.world import World
 
 @pytest.mark.parametrize("world_size", range(1, 65))
 @given(extra=st.integers(0, 300))
+@settings(max_examples=30, deadline=None)
 def test_rank_rows_are_disjoint_complete_in_order_and_even(world_size: int, extra: int) -> None:
     """The ranks' rows follow each other, cover the batch, and differ by one row at most, longer ones first."""
     size = world_size + extra

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from trajload.errors import ConfigError, WindowError
 from trajload.rng import key_u64
+from trajload.sampling import permute
 from trajload.sampling.permute import (
     MAX_N,
     NUM_ROUNDS,
@@ -23,7 +27,8 @@ BIG_N = [2**16, 2**20 + 1, 10**9 + 7, 2**31, 2**32 - 1, 2**32 + 1, 10**15, 2**53
 
 
 def keys_of(seed: int, *counters: int) -> tuple[int, ...]:
-    return key_u64(seed, "test", *counters, num=NUM_ROUNDS)
+    first, second = (key_u64(seed, "test", *counters, part, num=NUM_ROUNDS // 2) for part in (0, 1))
+    return first + second
 
 
 def test_permutation_of_every_small_set_is_a_bijection() -> None:
@@ -108,3 +113,12 @@ def test_permutation_outside_its_set_names_the_value(value: int) -> None:
         permutation.forward(np.array([3, value]))
     with pytest.raises(WindowError, match=f"{value} is outside .*0 <= i < 10"):
         permutation.inverse(np.array([3, value]))
+
+
+def test_kernel_without_a_place_for_its_cache_is_compiled_all_the_same() -> None:
+    """Where no cache can be kept (here: code without a file), the kernel still works."""
+    namespace: dict[str, Any] = {}
+    exec("def triple(x):\n    return 3 * x", namespace)
+    with pytest.raises(RuntimeError, match="no locator available"):
+        numba.njit(cache=True)(namespace["triple"])
+    assert permute._njit(namespace["triple"])(14) == 42
