@@ -133,6 +133,11 @@ class ColumnFile:
         """Names of the columns."""
         return tuple(self._places)
 
+    @property
+    def shapes(self) -> dict[str, tuple[np.dtype[Any], int]]:
+        """Dtype and length of each column, from the header alone."""
+        return {name: (dtype, count) for name, (dtype, count, _) in self._places.items()}
+
     def column(self, name: str) -> NDArray:
         """Return column `name` as a view of the mapped file.
 

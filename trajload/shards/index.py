@@ -19,7 +19,7 @@ from trajload.errors import ManifestError, ShardCorruptError
 from trajload.manifest import ShardEntry
 from trajload.refs import VideoIndex
 from trajload.shards.columns import ColumnFile
-from trajload.shards.index_builder import INDEX_FORMAT, INDEX_VERSION
+from trajload.shards.index_schema import INDEX_FORMAT, INDEX_VERSION, contradiction
 from trajload.shards.records import StepClock
 from trajload.types import Int64Array, NDArray, PathLikeStr
 
@@ -59,6 +59,8 @@ class ShardIndex:
                 f"index {self._file.path!r} has format version {metadata.get('format_version')!r}, but this trajload "
                 f"reads version {INDEX_VERSION!r}; upgrade: pip install -U trajload."
             )
+        if (wrong := contradiction(self._file.shapes)) is not None:
+            raise self._bad(wrong)
         try:
             self.shard_num_bytes = int(metadata["shard_num_bytes"])
             self.streams: dict[str, int] = {name: i for i, name in enumerate(json.loads(metadata["streams"]))}

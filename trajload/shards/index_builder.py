@@ -12,68 +12,15 @@ import numpy as np
 from trajload.manifest import canonical_json
 from trajload.refs import VideoIndex
 from trajload.shards.columns import columns_to_parts
+from trajload.shards.index_schema import BLOBS, INDEX_FORMAT, INDEX_VERSION, PREFIXES, RUNS, SCALARS
 from trajload.shards.layout import ENCODINGS
 from trajload.shards.records import EpisodeRecord, Member, NpyDetail, TrackRecord
 from trajload.shards.zst import ChunkDetail
 from trajload.types import NDArray
 
-__all__ = ["INDEX_FORMAT", "INDEX_VERSION", "IndexBuilder"]
+__all__ = ["IndexBuilder"]
 
-INDEX_FORMAT = "trajload-index"
-INDEX_VERSION = "1"
-
-_SCALARS = {
-    "episode.num_steps": "q",
-    "episode.terminated": "b",
-    "episode.start_ns": "q",
-    "episode.rate_num": "q",
-    "episode.rate_den": "q",
-    "member.offset": "q",
-    "member.size": "q",
-    "member.checksum": "Q",
-    "member.role": "B",
-    "member.stream": "i",
-    "track.stream": "i",
-    "track.encoding": "B",
-    "track.num_rows": "q",
-    "track.member": "q",
-    "track.detail": "q",
-    "npy.data_offset": "q",
-    "npy.checksum": "Q",
-    "zst.rows_per_chunk": "q",
-    "video.profile": "q",
-}
-_PREFIXES = (
-    "episode.key_offset",
-    "episode.metadata_offset",
-    "episode.time_offset",
-    "episode.member_offset",
-    "episode.track_offset",
-    "track.time_offset",
-    "zst.chunk_offset",
-    "video.packet_offset",
-    "video.gop_offset",
-    "video.frame_offset",
-    "profile.offset",
-)
-_BLOBS = ("episode.key_text", "episode.metadata_text", "profile.text")
-_RUNS = {
-    "step_time.ns": np.int64,
-    "stream_time.ns": np.int64,
-    "chunk.offset": np.int64,
-    "chunk.size": np.int64,
-    "chunk.checksum": np.uint64,
-    "packet.offset": np.int64,
-    "packet.size": np.int64,
-    "packet.pts": np.int64,
-    "packet.dts": np.int64,
-    "packet.is_keyframe": np.bool_,
-    "packet.is_discard": np.bool_,
-    "gop.checksum": np.uint64,
-    "frame.packet": np.int64,
-    "frame.seek_packet": np.int64,
-}
-_NUMPY = {"q": np.int64, "b": np.int8, "Q": np.uint64, "B": np.uint8, "i": np.int32}
+_CODES = {np.int64: "q", np.int8: "b", np.uint64: "Q", np.uint8: "B", np.int32: "i"}
 
 
 def profile_json(index: VideoIndex) -> bytes:
@@ -97,10 +44,10 @@ class IndexBuilder:
     """Collects episodes in shard order; `parts` gives the bytes of the index. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._scalar = {name: array(code) for name, code in _SCALARS.items()}
-        self._prefix = {name: array("q", [0]) for name in _PREFIXES}
-        self._blob = {name: bytearray() for name in _BLOBS}
-        self._run: dict[str, list[NDArray]] = {name: [] for name in _RUNS}
+        self._scalar = {name: array(_CODES[kind]) for name, kind in SCALARS.items()}
+        self._prefix = {name: array("q", [0]) for name in PREFIXES}
+        self._blob = {name: bytearray() for name in BLOBS}
+        self._run: dict[str, list[NDArray]] = {name: [] for name in RUNS}
         self._profiles: dict[bytes, int] = {}
         self.num_episodes = 0
         self.num_steps = 0
@@ -110,7 +57,7 @@ class IndexBuilder:
         count = 0
         for name, values in runs.items():
             count = len(values)
-            self._run[name.replace("__", ".")].append(np.array(values, dtype=_RUNS[name.replace("__", ".")]))
+            self._run[name.replace("__", ".")].append(np.array(values, dtype=RUNS[name.replace("__", ".")]))
         self._prefix[prefix].append(self._prefix[prefix][-1] + count)
 
     def _text(self, prefix: str, blob: str, text: bytes) -> None:
@@ -213,13 +160,13 @@ class IndexBuilder:
     def parts(self, *, shard: str, shard_num_bytes: int, streams: Sequence[str]) -> list[bytes | memoryview]:
         """Return the pieces of the index file."""
         columns: dict[str, NDArray] = {}
-        for name, code in _SCALARS.items():
-            columns[name] = np.array(self._scalar[name], dtype=_NUMPY[code])
-        for name in _PREFIXES:
+        for name, kind in SCALARS.items():
+            columns[name] = np.array(self._scalar[name], dtype=kind)
+        for name in PREFIXES:
             columns[name] = np.array(self._prefix[name], dtype=np.int64)
-        for name in _BLOBS:
+        for name in BLOBS:
             columns[name] = np.frombuffer(bytes(self._blob[name]), dtype=np.uint8)
-        for name, dtype in _RUNS.items():
+        for name, dtype in RUNS.items():
             columns[name] = np.concatenate(self._run[name]) if self._run[name] else np.empty(0, dtype)
         metadata = {
             "format": INDEX_FORMAT,

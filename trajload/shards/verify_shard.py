@@ -77,15 +77,13 @@ class ShardVerifier:
 
     def _headers(self) -> None:
         """Compare the tar's own headers with the index: names, offsets, sizes, order."""
-        expected = (
-            TarMember(name, int(offset), int(size))
-            for name, offset, size in zip(
-                self._expected_names(),
-                self._index.column("member.offset"),
-                self._index.column("member.size"),
-                strict=True,
-            )
-        )
+        try:
+            names = self._expected_names()
+        except (TrajloadError, IndexError, KeyError) as err:
+            self._add("index", f"the index does not say which members the tar has: {err}")
+            return
+        offset_M, size_M = self._index.column("member.offset"), self._index.column("member.size")
+        expected = (TarMember(*row) for row in zip(names, offset_M.tolist(), size_M.tolist(), strict=True))
         try:
             for got, want in zip_longest(iter_members(Path(self._store.root, self._entry.name)), expected):
                 if got != want:
@@ -122,7 +120,8 @@ class ShardVerifier:
     def _episode(self, episode: int) -> None:
         index = self._index
         contents: dict[int, bytes] = {}
-        for member in range(*index.span("episode.member_offset", episode, "member.offset")):
+        members = range(*index.span("episode.member_offset", episode, "member.offset"))
+        for member in members:
             stream = self._names.get(int(index.column("member.stream")[member]))
             data = self._member(member, stream)
             if data is None:
@@ -137,6 +136,8 @@ class ShardVerifier:
             spec = self._specs.get(self._names.get(int(index.column("track.stream")[track_row]), ""))
             if spec is None:
                 self._add("index", f"track {track_row} of the index is of a stream the manifest does not have.")
+            elif row.member not in members:
+                self._add("index", f"members of the track lie beyond those of its episode: {row.member}.", spec.name)
             elif row.member in contents:
                 try:
                     self._track(episode, spec, row, contents[row.member])

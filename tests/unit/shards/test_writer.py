@@ -232,7 +232,7 @@ def test_an_existing_dataset_is_not_overwritten(tmp_path: Path) -> None:
     with Writer(tmp_path / "d", streams=[STATE], step_rate_hz=30) as writer:
         writer.add_episode({"state": ROWS})
     digest = open_native(tmp_path / "d").digest
-    with pytest.raises(ConfigError, match="already holds a dataset. Pass append=True"):
+    with pytest.raises(ConfigError, match=r"already holds a dataset\. Pass append=True"):
         Writer(tmp_path / "d", streams=[STATE], step_rate_hz=30)
     assert open_native(tmp_path / "d").digest == digest
 

@@ -64,7 +64,7 @@ def test_a_truncated_pointer_is_told_as_git_lfs(store: LocalStore, tmp_path: Pat
     """Who never fetched the file learns the command, not that bytes are missing."""
     (tmp_path / "p.tar").write_bytes(POINTER)
     with pytest.raises(
-        ShardCorruptError, match="'p.tar' is a Git LFS pointer, not the file itself; run 'git lfs pull'"
+        ShardCorruptError, match=r"'p.tar' is a Git LFS pointer, not the file itself; run 'git lfs pull'"
     ):
         store.read(ByteRange("p.tar", 4096, 10))
 
