@@ -96,7 +96,7 @@ def test_negative_and_impossible_episodes(dataset: NativeDataset) -> None:
 
 def test_unknown_and_stepwise_streams_are_told(dataset: NativeDataset) -> None:
     """The message lists the streams there are, and which call is meant."""
-    with pytest.raises(ConfigError, match="stream 'stat' is unknown: .* has 'state', 'imu'"):
+    with pytest.raises(ConfigError, match=r"stream 'stat' is unknown: .* has 'state', 'imu'"):
         dataset.track(0, "stat")
     with pytest.raises(ConfigError, match="stream 'state' is stepwise"):
         dataset.stream_times_ns(0, "state")
