@@ -1,0 +1,211 @@
+"""Damage found while a loader runs: named exactly, or replaced by the policy that the user chose."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+import trajload as tl
+
+COMMON = {"window": tl.Window(num_steps=8), "global_batch_size": 4, "seed": 5, "rank": 0, "world_size": 1}
+STREAM_SUFFIX = {
+    "cam_front": ".cam_front.mp4",
+    "depth": ".depth.mkv",
+    "proprioception": ".proprioception.npy",
+    "action": ".action.npy",
+    "language": ".language.",
+}
+
+
+def damaged_copy(dataset: Path, out: Path, stream: str, episode: int) -> tuple[Path, str]:
+    """Copy `dataset` and flip one bit in the middle of one member; return the copy and the episode's key."""
+    shutil.copytree(dataset, out)
+    shard = out / "shards" / "000000.tar"
+    key = tl.open(dataset).episode_key(episode)
+    with tarfile.open(shard) as tar:
+        member = next(m for m in tar if Path(m.name).name.startswith(f"{key}{STREAM_SUFFIX[stream]}"))
+    with shard.open("r+b") as file:
+        # Of an array the last byte is data; the middle of a video is packets, its ends are the container's tables.
+        where = member.offset_data + (member.size // 2 if stream in ("cam_front", "depth") else member.size - 1)
+        file.seek(where)
+        byte = file.read(1)[0]
+        file.seek(where)
+        file.write(bytes([byte ^ 0x10]))
+    return out, key
+
+
+@pytest.mark.parametrize("stream", list(STREAM_SUFFIX))
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_flipped_bit_is_an_error_that_names_shard_episode_and_stream(
+    demo_dataset: Path, tmp_path: Path, stream: str, num_workers: int
+) -> None:
+    """No batch with wrong data is delivered: the run stops at the window that holds the flipped bit."""
+    damaged, key = damaged_copy(demo_dataset, tmp_path / "copy", stream, episode=1)
+    with (
+        tl.Loader(damaged, streams=[stream], num_workers=num_workers, num_epochs=1, **COMMON) as loader,
+        tl.Loader(demo_dataset, streams=[stream], num_workers=0, num_epochs=1, **COMMON) as whole,
+    ):
+        with pytest.raises((tl.errors.ShardCorruptError, tl.errors.DecodeError)) as caught:
+            for batch in loader:
+                assert batch.digest() == whole.batch_at(batch.train_step).digest()
+        where = caught.value.at
+        assert (where.shard, where.episode, where.stream) == ("shards/000000.tar", key, stream)
+        assert where.train_step == loader.train_step, "the cursor stays at the batch that failed"
+        with pytest.raises(type(caught.value), match=f"episode={key} stream={stream}"):
+            loader.batch_at(loader.train_step)
+
+
+def test_substitute_replaces_bad_windows_by_the_same_others_on_every_setting(
+    demo_dataset: Path, tmp_path: Path
+) -> None:
+    """The count of rows is kept, the replacement is keyed, listed in the state, and survives a resume."""
+    damaged, key = damaged_copy(demo_dataset, tmp_path / "copy", "action", episode=2)
+
+    def digests(num_workers: int, prefetch: int, steps: int = 24) -> tuple[list[str], dict]:
+        with tl.Loader(
+            damaged, num_workers=num_workers, prefetch=prefetch, on_error="substitute", streams=["action"], **COMMON
+        ) as loader:
+            got = []
+            for batch in itertools.islice(loader, steps):
+                assert all(ref.episode_key != key for ref in batch.refs)
+                assert [ref.window_id for ref in batch.refs] == batch["window_id"].tolist()
+                got.append(batch.digest())
+            assert loader.stats()["substituted"] > 0
+            return got, loader.state_dict()
+
+    plain, state = digests(0, 1)
+    assert digests(2, 3)[0] == plain
+    assert state["quarantine"]
+    assert all(reason == "ShardCorruptError" for _, _, reason in state["quarantine"])
+    with tl.Loader(damaged, num_workers=1, on_error="substitute", streams=["action"], **COMMON) as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict()["quarantine"] == state["quarantine"]
+        loader.seek(0)
+        assert [batch.digest() for batch in itertools.islice(loader, 24)] == plain
+
+
+def test_substitute_stops_when_nothing_is_readable(demo_dataset: Path, tmp_path: Path) -> None:
+    """A dataset whose every window is bad ends the run instead of looping."""
+    out = tmp_path / "copy"
+    shutil.copytree(demo_dataset, out)
+    with tl.Loader(out, num_workers=1, on_error="substitute", streams=["action"], **COMMON) as loader:
+        os.truncate(out / "shards" / "000000.tar", 1024)
+        with pytest.raises(
+            tl.errors.StageFailedError, match=r"no readable window found for row \d+: got 9 failures in a row"
+        ):
+            next(iter(loader))
+
+
+def test_shard_truncated_under_a_running_loader_is_named(demo_dataset: Path, tmp_path: Path) -> None:
+    """A file that shrinks after opening is damage, not an empty read."""
+    out = tmp_path / "copy"
+    shutil.copytree(demo_dataset, out)
+    with tl.Loader(out, num_workers=1, streams=["cam_front"], **COMMON) as loader:
+        os.truncate(out / "shards" / "000000.tar", 4096)
+        with pytest.raises(tl.errors.ShardCorruptError, match=r"truncated: got 4096 bytes, expected at least \d+"):
+            next(iter(loader))
+
+
+def test_state_of_another_dataset_is_refused_naming_both(demo_dataset: Path, tmp_path: Path) -> None:
+    """Equal settings over other data would go on with other batches."""
+    from trajload.demo import EpisodeLength, generate
+
+    other = generate(tmp_path / "other", num_episodes=3, seed=4, length=EpisodeLength(min_steps=60, max_steps=80))
+    with tl.Loader(demo_dataset, num_workers=0, **COMMON) as a, tl.Loader(other, num_workers=0, **COMMON) as b:
+        with pytest.raises(tl.errors.ResumeError, match=f"saved {a.dataset.digest[:12]}.*here {b.dataset.digest[:12]}"):
+            b.load_state_dict(a.state_dict())
+        assert b.train_step == 0
+
+
+def test_state_of_another_window_is_refused_naming_the_field(demo_dataset: Path) -> None:
+    """Both values stand in the message."""
+    with (
+        tl.Loader(demo_dataset, num_workers=0, **COMMON) as a,
+        tl.Loader(demo_dataset, num_workers=0, **{**COMMON, "window": tl.Window(num_steps=9)}) as b,
+        pytest.raises(tl.errors.ResumeError, match=r"window\.num_steps: saved 8, here 9"),
+    ):
+        b.load_state_dict(a.state_dict())
+
+
+def test_window_longer_than_every_episode_is_refused(demo_dataset: Path) -> None:
+    """The longest episode and the window are in the message."""
+    longest = int(tl.open(demo_dataset).num_steps_E.max())
+    with pytest.raises(tl.errors.WindowError, match=rf"{longest}.*500|500.*{longest}"):
+        tl.Loader(demo_dataset, **{**COMMON, "window": tl.Window(num_steps=500)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"streams": ["cam_back"]}, r"stream 'cam_back' is unknown"),
+        ({"streams": []}, r"streams is empty"),
+        ({"streams": "action"}, r"streams='action' is a single name"),
+        ({"streams": {"action": tl.Image()}}, r"'action'\] asks for an Image"),
+        ({"streams": {"cam_front": tl.Signal()}}, r"'cam_front'\] asks for a Signal"),
+        ({"num_workers": -1}, r"num_workers=-1"),
+        ({"prefetch": 0}, r"prefetch=0"),
+        ({"order": "random"}, r"'random'.*'shuffled"),
+        ({"rank": 1}, r"rank=1 is invalid"),
+        ({"world_size": None}, r"rank=0 and world_size=None"),
+        ({"global_batch_size": 0}, r"global_batch_size=0"),
+        ({"global_batch_size": 2, "world_size": 3}, r"world_size=3"),
+        ({"seed": 1.5}, r"seed must be an int: got 1\.5"),
+        ({"on_error": "skip"}, r"on_error='skip'"),
+        ({"window": 16}, r"window=16"),
+    ],
+)
+def test_bad_argument_is_refused_with_its_value(demo_dataset: Path, changes: dict, message: str) -> None:
+    """Every argument is checked when the loader is built."""
+    with pytest.raises(tl.errors.ConfigError, match=message):
+        tl.Loader(demo_dataset, **{**COMMON, **changes})
+
+
+def test_loader_that_iterates_does_not_survive_a_fork_silently(demo_dataset: Path) -> None:
+    """The child gets an error that says what to do, not a wait without end."""
+    code = (
+        "import os, sys, trajload as tl\n"
+        f"loader = tl.Loader({str(demo_dataset)!r}, window=tl.Window(num_steps=4), global_batch_size=2, num_workers=1)\n"
+        "it = iter(loader); next(it)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    try: next(it)\n"
+        "    except tl.errors.ConfigError as err: os._exit(7 if 'fork' in str(err) else 8)\n"
+        "    os._exit(9)\n"
+        "status = os.waitpid(pid, 0)[1]\n"
+        "it.close(); sys.exit(os.WEXITSTATUS(status))\n"
+    )
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, check=False).returncode == 7
+
+
+@pytest.mark.multiproc
+def test_ctrl_c_ends_the_process_at_once_with_keyboard_interrupt(demo_dataset: Path) -> None:
+    """An interrupt while the consumer waits or works leaves no thread that holds the process."""
+    code = (
+        "import sys, threading, trajload as tl\n"
+        f"loader = tl.Loader({str(demo_dataset)!r}, window=tl.Window(num_steps=16), global_batch_size=16, num_workers=2)\n"
+        "try:\n"
+        "    for batch in loader:\n"
+        "        if batch.train_step == 3: print('running', flush=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    left = [t.name for t in threading.enumerate() if t is not threading.main_thread()]\n"
+        "    print('left', left, flush=True)\n"
+        "    sys.exit(0 if not left else 3)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "running\n"
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        out = process.stdout.read()
+        assert process.wait(30) == 0, out
+        assert time.monotonic() - begin < 30
