@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trajload.errors import ConfigError, ShardCorruptError, WindowError
+from trajload.errors import ConfigError, DecodeError, ShardCorruptError, WindowError
 from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
 from trajload.types import Int64Array
 
@@ -86,6 +86,11 @@ def video_segments(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, i
     Runs that touch are joined: going on costs nothing, starting again costs a flush.
     """
     index = track.index
+    if int(frames_F.max()) >= index.num_frames:
+        raise DecodeError(
+            f"frame {int(frames_F[frames_F >= index.num_frames][0])} not decodable: the video has {index.num_frames} frames, but its "
+            f"track promises frames [{track.first_frame}, {track.first_frame + track.num_rows}). Run 'trajload doctor'."
+        )
     seek = index.seek_of_frame_F[frames_F]
     last = index.packet_of_frame_F[frames_F]
     order = np.argsort(seek, kind="stable")

@@ -70,11 +70,6 @@ def iter_frames(
         return
     index = track.index
     frames_F = np.unique(rows) + track.first_frame
-    if frames_F[-1] >= index.num_frames:
-        raise DecodeError(
-            f"frame {int(frames_F[-1])} not decodable: the video has {index.num_frames} frames, but its track promises "
-            f"frames [{track.first_frame}, {track.first_frame + track.num_rows}). Run 'trajload doctor'."
-        )
     groups = video_groups(track, frames_F)
     needed = np.concatenate([np.arange(a, b) for a, b in groups])
     source = Blobs(merge_ranges(track.file, index.offset_P[needed], index.size_P[needed]), blobs)

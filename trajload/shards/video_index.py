@@ -203,8 +203,9 @@ def _demux(
                 continue  # the demuxer's end mark
             number = len(out.size)
             if packet.is_corrupt:
+                promise = f"; the header promises {stream.frames} frames" if stream.frames else ""
                 raise SourceError(
-                    f"packet {number} is truncated: the container flags it as corrupt, after {number} whole packets. Restore the file from its source."
+                    f"packet {number} is truncated: the file ends after {number} whole packets{promise}. Restore it from its source."
                 )
             for side in packet.iter_sidedata():
                 if side.data_type in ("new_extradata", "palette", "param_change"):

@@ -73,7 +73,9 @@ def scene(count: int, height: int, width: int) -> list[np.ndarray]:
     texture = rng.integers(0, 120, (height, width, 3))
     frames = []
     for i in range(count):
-        picture = np.stack([x * 2 + 5 * i, y * 3 + 7 * i, (x + y) * 2 - 3 * i], axis=-1) % 120 + np.roll(texture, i, axis=1)
+        picture = np.stack([x * 2 + 5 * i, y * 3 + 7 * i, (x + y) * 2 - 3 * i], axis=-1) % 120 + np.roll(
+            texture, i, axis=1
+        )
         picture[(3 * i) % height, :, :] = (i * 37) % 256
         frames.append(picture.astype(np.uint8))
     return frames
@@ -131,7 +133,9 @@ def video_spec(track: VideoTrack, modality: Modality = Modality.RGB, dtype: str 
     return StreamSpec(name="cam", modality=modality, encoding="mp4", shape=(*size, channels), dtype=dtype)
 
 
-def get_rows(track: Any, data: bytes, rows: Any, spec: StreamSpec, request: Any = None, context: Any = None) -> np.ndarray:
+def get_rows(
+    track: Any, data: bytes, rows: Any, spec: StreamSpec, request: Any = None, context: Any = None
+) -> np.ndarray:
     """Return decode_rows' output for `rows`, read through a MemoryStore."""
     store = MemoryStore(data)
     request = request or (Image() if spec.is_picture else Signal())

@@ -139,7 +139,9 @@ def test_gradual_refresh_is_not_taken_for_a_keyframe(tools: Any) -> None:
     from trajload.shards.video_codec import is_random_access
 
     name = "h264-intra-refresh"
-    recipe = tools.Recipe(name=name, **{**RECIPES[name], "options": (("bf", "0"), ("x264-params", "intra-refresh=1:scenecut=0"))})
+    recipe = tools.Recipe(
+        name=name, **{**RECIPES[name], "options": (("bf", "0"), ("x264-params", "intra-refresh=1:scenecut=0"))}
+    )
     data = tools.make_video(recipe)
     index = tools.whole_track(data).index
     assert index.gop_start_G.tolist() == [0]

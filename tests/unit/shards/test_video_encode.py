@@ -92,7 +92,7 @@ def test_odd_sizes_are_stored_without_pairing_rows() -> None:
 
 def test_given_times_are_kept() -> None:
     """pts_ns become the frames' presentation times, to the microsecond."""
-    times = np.array([0, 33_000, 90_000, 1_000_000, 7_200_001_000], np.int64) 
+    times = np.array([0, 33_000, 90_000, 1_000_000, 7_200_001_000], np.int64)
     data, _ = encode_video(colour_frames(5), rate_hz=RATE, encode=VideoEncode(), pts_ns=times)
     index = build_video_index(data)
     got = [round(pts * index.time_base * 1_000_000) for pts in index.pts_P[index.packet_of_frame_F].tolist()]
@@ -133,7 +133,11 @@ def test_bad_settings_are_refused_at_birth(kwargs: Any, message: str) -> None:
         (colour_frames(1), {"rate_hz": Fraction(0)}, r"rate_hz=Fraction\(0, 1\) is invalid"),
         ([np.zeros((8, 8, 4), np.uint8)], {}, r"frames are \(8, 8, 4\) uint8: expected \(H, W, 3\) uint8"),
         ([np.zeros((8, 8), np.float32)], {}, r"one-channel frames are float32: expected uint8 or uint16"),
-        ([*colour_frames(2), np.zeros((8, 8, 3), np.uint8)], {}, r"frame 2 is \(8, 8, 3\) uint8, expected \(64, 64, 3\)"),
+        (
+            [*colour_frames(2), np.zeros((8, 8, 3), np.uint8)],
+            {},
+            r"frame 2 is \(8, 8, 3\) uint8, expected \(64, 64, 3\)",
+        ),
         (colour_frames(3), {"pts_ns": np.array([0, 10])}, r"pts_ns\[1\]=10 is not at least 1000 ns after"),
         (colour_frames(3), {"pts_ns": np.array([0, 10_000])}, r"pts_ns has 2 times, expected one for each frame"),
         (colour_frames(2), {"pts_ns": np.arange(3) * 10_000}, r"pts_ns has 3 times, expected 2"),
