@@ -71,7 +71,8 @@ def test_verdict_and_picture_are_shown(finished: tuple[DemoResult, str]) -> None
         "in a new process",
         "EQUAL",
         "windows/s",
-        "ms a step",
+        "ms a train_step",
+        "loader alone",
         "[8, 20)",
     ):
         assert text in shown

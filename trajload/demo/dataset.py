@@ -73,7 +73,6 @@ def demo_streams(size: int = 64) -> list[StreamSpec]:
             shape=(2,),
             dtype="float32",
             rate_hz=STEP_HZ,
-            units="2 N",
             names=("force_x", "force_y"),
         ),
         StreamSpec(name="reward", modality=Modality.REWARD, encoding="npy", shape=(), dtype="float32", rate_hz=STEP_HZ),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from trajload.demo.dataset import GENERATOR_VERSION, generate
 from trajload.demo.process import run_and_kill, run_to_end
 from trajload.demo.report import Phases, print_verdict
 from trajload.demo.scene import EpisodeLength
-from trajload.demo.train import LogLine, TrainConfig, make_loader, read_log, summary_path
+from trajload.demo.train import PICTURES_PER_WINDOW, LogLine, TrainConfig, make_loader, read_log, summary_path
 from trajload.errors import ConfigError, ResumeError
 from trajload.storage.atomic import write_atomic
 from trajload.types import PathLikeStr
@@ -30,6 +32,10 @@ __all__ = ["DemoResult", "prepare_dataset", "run"]
 
 NUM_EPISODES, TRAIN_STEPS = 24, 300
 QUICK_NUM_EPISODES, QUICK_TRAIN_STEPS = 6, 48
+_MEASURED_STEPS = 40
+"""Train_steps of the loader's own speed."""
+_MEASURED = ("windows_per_s", "pictures_per_s", "wait_ms_per_step", "step_ms", "wait_percent", "first_batch_s")
+"""What a training process measures of itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +61,16 @@ class DemoResult:
     """Of the last tenth."""
     num_parameters: int
     windows_per_s: float
+    """While training, like the next four."""
     pictures_per_s: float
     wait_ms_per_step: float
     step_ms: float
     wait_percent: float
     first_batch_s: float
+    """From the start of the training code to its first batch."""
+    loader_windows_per_s: float
+    """With nothing to wait for the loader."""
+    loader_pictures_per_s: float
 
     @property
     def ok(self) -> bool:
@@ -134,7 +145,13 @@ def run(
         raise ConfigError(f"train_steps={train_steps!r} is invalid: expected at least 12, to kill and resume between.")
     folder = Path(out)
     phases = Phases(console)
-    dataset = prepare_dataset(folder / "dataset", num_episodes=num_episodes, seed=seed, length=length, phases=phases)
+    dataset = prepare_dataset(
+        folder / f"dataset-{num_episodes}-seed{seed}",
+        num_episodes=num_episodes,
+        seed=seed,
+        length=length,
+        phases=phases,
+    )
 
     checkpoint_every = max(4, train_steps // 12)
     # Between two checkpoints, so that work is lost and must come out the same again.
@@ -164,11 +181,12 @@ def run(
     resumed_from = _newest_checkpoint(killed)
     with phases.phase(f"resume from step {resumed_from} in a new process", train_steps - resumed_from) as advance:
         run_to_end(resumed, on_step=advance)
-    with phases.phase("draw a batch", 1) as advance:
-        sheet = _draw(whole, folder / "contact_sheet.png")
-        advance(1)
+    with phases.phase("draw a batch, and load without training", _MEASURED_STEPS) as advance:
+        sheet = folder / "contact_sheet.png"
+        speed = _draw_and_measure(whole, sheet, advance)
 
-    result = _result(folder, dataset, sheet, num_episodes, resumed_from, whole, killed, resumed)
+    runs = _Runs(whole, killed, resumed)
+    result = _result(runs, out=folder, sheet=sheet, num_episodes=num_episodes, resumed_from=resumed_from, speed=speed)
     write_atomic(folder / "result.json", json.dumps(result.to_json(), indent=1).encode())
     if console is not None:
         print_verdict(console, result)
@@ -184,61 +202,58 @@ def _newest_checkpoint(config: TrainConfig) -> int:
     return load_checkpoint(found).train_step
 
 
-def _draw(config: TrainConfig, path: Path) -> Path:
+def _draw_and_measure(config: TrainConfig, path: Path, advance: Callable[[int], None]) -> float:
+    """Draw batch 0 and return the windows per second of the loader with all CPUs and an idle consumer."""
     from trajload.view import contact_sheet
 
-    with make_loader(config) as loader:
-        return Path(contact_sheet(loader.batch_at(0), path, max_rows=4))
+    with make_loader(config, num_workers=None) as loader:
+        contact_sheet(loader.batch_at(0), path, max_rows=4)
+        begin = 0.0
+        for done, batch in enumerate(loader):
+            if done == 0:
+                begin = time.perf_counter()  # threads and caches are warm from here on
+            elif done == _MEASURED_STEPS:
+                break
+            advance(done)
+            del batch
+        return config.global_batch_size * _MEASURED_STEPS / (time.perf_counter() - begin)
 
 
-def _result(
-    folder: Path,
-    dataset: Path,
-    sheet: Path,
-    num_episodes: int,
-    resumed_from: int,
-    whole: TrainConfig,
-    killed: TrainConfig,
-    resumed: TrainConfig,
-) -> DemoResult:
-    log_whole, log_killed, log_resumed = (_log(c) for c in (whole, killed, resumed))
-    summary_whole, summary_resumed = (json.loads(summary_path(_log_path(c)).read_text()) for c in (whole, resumed))
-    tenth = max(1, whole.train_steps // 10)
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    whole: TrainConfig
+    killed: TrainConfig
+    resumed: TrainConfig
+
+
+def _result(runs: _Runs, *, out: Path, sheet: Path, num_episodes: int, resumed_from: int, speed: float) -> DemoResult:
+    whole, killed, resumed = (read_log(_log_path(c)) for c in (runs.whole, runs.killed, runs.resumed))
+    summary, summary_resumed = (json.loads(summary_path(_log_path(c)).read_text()) for c in (runs.whole, runs.resumed))
+    train_steps = runs.whole.train_steps
+    tenth = max(1, train_steps // 10)
     return DemoResult(
-        out=str(folder),
-        dataset=str(dataset),
+        out=str(out),
+        dataset=runs.whole.dataset,
         contact_sheet=str(sheet),
         num_episodes=num_episodes,
-        num_windows=summary_whole["num_windows"],
-        train_steps=whole.train_steps,
-        killed_after=len(log_killed),
+        num_windows=summary["num_windows"],
+        train_steps=train_steps,
+        killed_after=len(killed),
         resumed_from=resumed_from,
-        before_kill=compare_logs(log_whole, log_killed, start=0, stop=len(log_killed)),
-        after_resume=compare_logs(log_whole, log_resumed, start=resumed_from, stop=whole.train_steps),
-        weights_equal=summary_whole["weights"] == summary_resumed["weights"],
-        loss_first=_mean_loss(log_whole[:tenth]),
-        loss_last=_mean_loss(log_whole[-tenth:]),
-        num_parameters=summary_whole["num_parameters"],
-        **{
-            name: summary_whole[name]
-            for name in (
-                "windows_per_s",
-                "pictures_per_s",
-                "wait_ms_per_step",
-                "step_ms",
-                "wait_percent",
-                "first_batch_s",
-            )
-        },
+        before_kill=compare_logs(whole, killed, start=0, stop=len(killed)),
+        after_resume=compare_logs(whole, resumed, start=resumed_from, stop=train_steps),
+        weights_equal=summary["weights"] == summary_resumed["weights"],
+        loss_first=_mean_loss(whole[:tenth]),
+        loss_last=_mean_loss(whole[-tenth:]),
+        num_parameters=summary["num_parameters"],
+        loader_windows_per_s=speed,
+        loader_pictures_per_s=speed * PICTURES_PER_WINDOW,
+        **{name: summary[name] for name in _MEASURED},
     )
 
 
 def _log_path(config: TrainConfig) -> Path:
     return Path(config.folder) / config.log
-
-
-def _log(config: TrainConfig) -> list[LogLine]:
-    return read_log(_log_path(config))
 
 
 def _mean_loss(lines: list[LogLine]) -> float:

@@ -61,8 +61,6 @@ class WorldModel(nn.Module):
         self.expand = nn.Linear(LATENT, flat)
         self.decoder = nn.Sequential(
             nn.SiLU(),
-            nn.Conv2d(channels, channels, 3, padding=1),
-            nn.SiLU(),
             nn.Conv2d(channels, 3 * 4 * 4, 1),
             nn.PixelShuffle(4),
         )

@@ -14,15 +14,29 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajload.errors import ConfigError, ResumeError
 from trajload.storage.atomic import write_atomic
 
-__all__ = ["NUM_STEPS", "LogLine", "TrainConfig", "make_loader", "read_log", "summary_path", "train"]
+if TYPE_CHECKING:
+    from trajload.loader import Loader
+
+__all__ = [
+    "NUM_STEPS",
+    "PICTURES_PER_WINDOW",
+    "LogLine",
+    "TrainConfig",
+    "make_loader",
+    "read_log",
+    "summary_path",
+    "train",
+]
 
 NUM_STEPS = 16
 """Steps of a window."""
+PICTURES_PER_WINDOW = 3 * NUM_STEPS
+"""Of two cameras and depth."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +91,7 @@ def summary_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.summary.json")
 
 
-def make_loader(config: TrainConfig) -> Any:
+def make_loader(config: TrainConfig, *, num_workers: int | None) -> Loader:
     """Return the demo's loader: both cameras, depth and proprioception on their own clocks, action, reward, text."""
     from trajload.loader import Loader
     from trajload.spec import Image, Signal, Window
@@ -97,7 +111,7 @@ def make_loader(config: TrainConfig) -> Any:
             "reward": Signal(),
             "language": None,
         },
-        num_workers=config.num_workers,
+        num_workers=num_workers,
     )
 
 
@@ -123,7 +137,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
     model = make_model(config.seed)
     optimizer = make_optimizer(model)
     log = _Log(folder / config.log)
-    with log, make_loader(config) as loader:
+    with log, make_loader(config, num_workers=config.num_workers) as loader:
         found = latest(checkpoints)
         if found is not None:
             checkpoint = load_checkpoint(found)
@@ -156,7 +170,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
             "weights": weights_digest(model),
             "num_parameters": sum(p.numel() for p in model.parameters()),
             "num_windows": loader.num_windows,
-            **meter.summary(rows=config.global_batch_size, pictures_per_row=3 * NUM_STEPS),
+            **meter.summary(rows=config.global_batch_size, pictures_per_row=PICTURES_PER_WINDOW),
             "loader": {key: stats[key] for key in ("seconds", "frames", "bytes_read", "prefetch") if key in stats},
         }
     write_atomic(summary_path(folder / config.log), json.dumps(summary, indent=1).encode())
