@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-import trajload
 from trajload.convert.values import json_safe, native_spec, remuxed_value, table_value, video_value
 from trajload.errors import ConfigError, DecodeError, SourceError, at
 from trajload.refs import TableTrack, VideoTrack
@@ -116,7 +115,7 @@ def convert(
     about = {
         **(provenance or {}),
         "source": json_safe(dataset.provenance()),
-        "converter": f"trajload.convert {trajload.__version__}",
+        "converter": f"trajload.convert {_version()}",
         "arguments": {"reencode": reencode.to_json() if reencode else None, "episodes": _stated(episodes, dataset)},
     }
     writer = Writer(
@@ -136,6 +135,15 @@ def convert(
     report.num_shards, report.num_bytes = len(shards), sum(shard.num_bytes for shard in shards)
     report.seconds = round(time.monotonic() - started, 3)
     return report
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("trajload")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "unknown"
 
 
 def _check_places(dataset: Dataset, out: Path) -> None:

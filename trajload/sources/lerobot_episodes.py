@@ -15,6 +15,7 @@ import numpy as np
 from trajload.errors import SourceError, at
 from trajload.sources.lerobot_meta import LeRobotInfo
 from trajload.sources.parquet import open_parquet
+from trajload.storage.local import check_inside
 from trajload.types import BoolArray, Int64Array
 
 __all__ = ["EpisodeTable", "read_episodes"]
@@ -33,12 +34,20 @@ class EpisodeTable(ABC):
         """Return the table of the episodes where `keep_E` is True."""
 
     @abstractmethod
-    def data_file(self, episode: int) -> str:
-        """Return the parquet file with the rows of an episode (by position)."""
+    def data_name(self, episode: int) -> str:
+        """Return the name of the parquet file with the rows of an episode (by position), not checked."""
 
     @abstractmethod
+    def video_name(self, episode: int, camera: str) -> str:
+        """Return the name of the video file with the frames of an episode, not checked."""
+
+    def data_file(self, episode: int) -> str:
+        """Return the parquet file of an episode; ConfigError where its name leaves the folder."""
+        return check_inside(self.data_name(episode))
+
     def video_file(self, episode: int, camera: str) -> str:
-        """Return the video file with the frames of an episode."""
+        """Return the video file of an episode; ConfigError where its name leaves the folder."""
+        return check_inside(self.video_name(episode, camera))
 
     @abstractmethod
     def metadata(self, episode: int) -> Mapping[str, Any]:
@@ -67,12 +76,12 @@ class EpisodesV2(EpisodeTable):
         index = int(self.index_E[episode])
         return {"episode_index": index, "episode_chunk": index // self.info.chunks_size}
 
-    def data_file(self, episode: int) -> str:
-        return self.info.data_path.path(**self._values(episode), video_key="")
+    def data_name(self, episode: int) -> str:
+        return self.info.data_path.fill(**self._values(episode), video_key="")
 
-    def video_file(self, episode: int, camera: str) -> str:
+    def video_name(self, episode: int, camera: str) -> str:
         assert self.info.video_path is not None
-        return self.info.video_path.path(**self._values(episode), video_key=camera)
+        return self.info.video_path.fill(**self._values(episode), video_key=camera)
 
     def metadata(self, episode: int) -> Mapping[str, Any]:
         start, stop = self._span_E2[episode].tolist()
@@ -107,9 +116,9 @@ class EpisodesV3(EpisodeTable):
 
         return EpisodesV3(self.info, self._table.filter(pa.array(keep_E)))
 
-    def data_file(self, episode: int) -> str:
+    def data_name(self, episode: int) -> str:
         chunk, file = int(self._data_chunk_E[episode]), int(self._data_file_E[episode])
-        return self.info.data_path.path(chunk_index=chunk, file_index=file, video_key="")
+        return self.info.data_path.fill(chunk_index=chunk, file_index=file, video_key="")
 
     def data_key_E(self) -> Int64Array:
         """Return one number per episode, equal where episodes share a data file."""
@@ -124,10 +133,10 @@ class EpisodesV3(EpisodeTable):
         chunk_E, file_E = self._video_E[camera]
         return chunk_E * (1 << 32) + file_E
 
-    def video_file(self, episode: int, camera: str) -> str:
+    def video_name(self, episode: int, camera: str) -> str:
         assert self.info.video_path is not None
         chunk_E, file_E = self._video_E[camera]
-        return self.info.video_path.path(
+        return self.info.video_path.fill(
             chunk_index=int(chunk_E[episode]), file_index=int(file_E[episode]), video_key=camera
         )
 
@@ -179,7 +188,7 @@ def _read_v2(root: Path, info: LeRobotInfo) -> tuple[EpisodeTable, list[str]]:
             stop = start + len(line)
             if line.strip():
                 try:
-                    row = json.loads(line)
+                    row = json.loads(str(line, "utf-8"))
                     index.append(int(row["episode_index"]))
                     length.append(int(row["length"]))
                 except (ValueError, KeyError, TypeError) as err:

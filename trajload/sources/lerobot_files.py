@@ -76,7 +76,8 @@ def _present(num: int, key_E: np.ndarray | None, file_of: Callable[[int], str], 
 def present_data(episodes: EpisodeTable, files: dict[str, int]) -> BoolArray:
     """Return per episode (E,) whether its parquet file is there."""
     key_E = episodes.data_key_E() if isinstance(episodes, EpisodesV3) else None
-    return _present(len(episodes), key_E, episodes.data_file, files)
+    # Unchecked names are enough here: what the scan found lies inside the folder.
+    return _present(len(episodes), key_E, episodes.data_name, files)
 
 
 def present_video(info: LeRobotInfo, episodes: EpisodeTable, camera: str, files: dict[str, int]) -> BoolArray:
@@ -84,4 +85,4 @@ def present_video(info: LeRobotInfo, episodes: EpisodeTable, camera: str, files:
     if info.video_path is None or (isinstance(episodes, EpisodesV3) and not episodes.has_camera(camera)):
         return np.zeros(len(episodes), dtype=np.bool_)
     key_E = episodes.video_key_E(camera) if isinstance(episodes, EpisodesV3) else None
-    return _present(len(episodes), key_E, lambda i: episodes.video_file(i, camera), files)
+    return _present(len(episodes), key_E, lambda i: episodes.video_name(i, camera), files)

@@ -54,9 +54,9 @@ class PathTemplate:
     def suffix(self) -> str:
         return Path(self.text).suffix
 
-    def path(self, **values: Any) -> str:
-        """Return the path for `values`; ConfigError where it leaves the folder (a hostile video key)."""
-        return check_inside(self.text.format(**values))
+    def fill(self, **values: Any) -> str:
+        """Return the path for `values`. It is to be checked before it is opened: a key may be hostile."""
+        return self.text.format(**values)
 
 
 @dataclass(frozen=True, slots=True)

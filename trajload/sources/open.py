@@ -85,10 +85,10 @@ def _unknown(path: Path) -> ConfigError | SourceError:
             f"{str(path)!r} looks like a LeRobot v1 dataset, which is not supported in place yet: {looked}. "
             "Convert it to v2.1 or v3.0 with LeRobot's scripts."
         )
-    hint = ""
+    hint = " That manifest.json is not trajload's." if "manifest.json" in found else ""
     inner = [n for n in found if n.endswith("/") and _is_dataset(path / n)]
     if inner:
-        hint = f" Did you mean {str(path / inner[0])!r}?"
+        hint += f" Did you mean {str(path / inner[0])!r}?"
     elif any(n.endswith(".tar") for n in found):
         hint = " Tar files without a manifest are not read in place yet; write them with tl.Writer."
     elif path.name in ("meta", "data", "videos") and _is_dataset(path.parent):

@@ -188,3 +188,15 @@ def edit_info(root: Path, **changes: Any) -> None:
     """Change fields of info.json."""
     path = root / "meta" / "info.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def add_column(
+    root: Path, name: str, values: pa.Array, dtype: str, shape=(1,), file="chunk-000/episode_000000"
+) -> None:
+    """Add a column to one v2 data file and declare it in info.json."""
+    path = root / "data" / f"{file}.parquet"
+    pq.write_table(pq.read_table(path).append_column(name, values), path)
+    info = root / "meta" / "info.json"
+    raw = json.loads(info.read_text())
+    raw["features"][name] = {"dtype": dtype, "shape": list(shape), "names": None}
+    info.write_text(json.dumps(raw))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import shutil
@@ -13,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from trajload.errors import ConfigError, DecodeError, SourceError, WindowError
+from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import TableTrack, VideoTrack
 from trajload.sources.lerobot import LeRobotSource
 from trajload.types import Modality
@@ -275,30 +273,19 @@ def test_info_that_disagrees_with_the_files_is_noted_and_the_files_win(tmp_path,
 def test_annotations_of_modality_json_are_task_strings(tmp_path, maker):
     """GR00T's annotation columns index the table of tasks; others stay numbers."""
     root = maker.make_v2(tmp_path / "d", [3], camera=False)
-    add_column(root, "annotation.human.task", pa.array([1, 0, 1]), "int64")
-    add_column(root, "annotation.count", pa.array([4, 5, 6]), "int64")
+    maker.add_column(root, "annotation.human.task", pa.array([1, 0, 1]), "int64")
+    maker.add_column(root, "annotation.count", pa.array([4, 5, 6]), "int64")
     (root / "meta" / "modality.json").write_text(json.dumps({"annotation": {"human.task": {}}}))
     dataset = LeRobotSource(root)
     assert rows(dataset, 0, "annotation.human.task") == [maker.TASKS[1], maker.TASKS[0], maker.TASKS[1]]
     assert rows(dataset, 0, "annotation.count").tolist() == [4, 5, 6]
 
 
-def add_column(
-    root: Path, name: str, values: pa.Array, dtype: str, shape=(1,), file="chunk-000/episode_000000"
-) -> None:
-    path = root / "data" / f"{file}.parquet"
-    pq.write_table(pq.read_table(path).append_column(name, values), path)
-    info = root / "meta" / "info.json"
-    raw = json.loads(info.read_text())
-    raw["features"][name] = {"dtype": dtype, "shape": list(shape), "names": None}
-    info.write_text(json.dumps(raw))
-
-
 def test_binary_reserved_and_undeclared_columns_are_noted_not_read(tmp_path, maker):
     """What cannot be a stream is left out, with the reason on request."""
     root = maker.make_v2(tmp_path / "d", [3], camera=False)
-    add_column(root, "annotation.blob", pa.array([b"\x80\x04."] * 3), "binary")
-    add_column(root, "epoch", pa.array([1, 2, 3]), "int64")
+    maker.add_column(root, "annotation.blob", pa.array([b"\x80\x04."] * 3), "binary")
+    maker.add_column(root, "epoch", pa.array([1, 2, 3]), "int64")
     path = root / "data" / "chunk-000" / "episode_000000.parquet"
     pq.write_table(pq.read_table(path).append_column("extra", pa.array([1, 2, 3])), path)
     dataset = LeRobotSource(root)
@@ -314,7 +301,7 @@ def test_binary_reserved_and_undeclared_columns_are_noted_not_read(tmp_path, mak
 def test_own_task_column_wins_over_task_index(tmp_path, maker):
     """A string column named task is the stream task."""
     root = maker.make_v2(tmp_path / "d", [3], camera=False)
-    add_column(root, "task", pa.array(["a", "b", "c"]), "string")
+    maker.add_column(root, "task", pa.array(["a", "b", "c"]), "string")
     assert rows(LeRobotSource(root), 0, "task") == ["a", "b", "c"]
 
 
@@ -326,77 +313,10 @@ def test_folder_without_tasks_has_no_task_stream_and_says_so(tmp_path, maker):
         LeRobotSource(root).spec("task")
 
 
-def encode(array: np.ndarray, kind: str) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, kind)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("where", ["embedded", "files"])
-def test_image_features_give_their_pictures(tmp_path, maker, where):
-    """Pictures inside the parquet, or in files it names, come decoded (N, C, H, W), or as their own bytes."""
-    root = maker.make_v2(tmp_path / "d", [3], camera=False)
-    data = [encode(maker.picture(0, s), "PNG") for s in range(3)]
-    cells = []
-    for i, one in enumerate(data):
-        name = f"images/wrist/frame_{i}.png"
-        if where == "files":
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(one)
-        cells.append({"bytes": one if where == "embedded" else None, "path": name})
-    cell = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    add_column(root, "observation.images.wrist", pa.array(cells, type=cell), "image", (32, 48, 3))
-    dataset = LeRobotSource(root)
-    spec = dataset.streams["observation.images.wrist"]
-    assert (spec.encoding, spec.shape, spec.modality) == ("png", (32, 48, 3), Modality.RGB)
-    got = rows(dataset, 0, "observation.images.wrist", [2, 0, 2])
-    np.testing.assert_array_equal(got, np.stack([maker.picture(0, i).transpose(2, 0, 1) for i in (2, 0, 2)]))
-    assert dataset.track(0, "observation.images.wrist").reader.read_encoded(np.array([2, 0])) == [data[2], data[0]]
-
-
-def test_depth_pictures_are_depth(tmp_path, maker):
-    """16-bit gray pictures are depth, one channel."""
-    root = maker.make_v2(tmp_path / "d", [2], camera=False)
-    depth = np.arange(32 * 48, dtype=np.uint16).reshape(32, 48) * 40
-    cells = [{"bytes": encode(depth, "PNG"), "path": None}] * 2
-    add_column(root, "observation.depth", pa.array(cells), "image", (32, 48, 1))
-    dataset = LeRobotSource(root)
-    spec = dataset.streams["observation.depth"]
-    np.testing.assert_array_equal(rows(dataset, 0, "observation.depth")[1, 0], depth)
-    assert (spec.modality, spec.dtype, spec.shape) == (Modality.DEPTH, "uint16", (32, 48, 1))
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda one: one[: len(one) // 2], r"picture of row 1 is no whole png or jpg"),
-        (lambda one: b"text", r"picture of row 1 is no whole png or jpg.*4 bytes that begin with b'text'"),
-        (
-            lambda one: encode(np.zeros((8, 8, 3), np.uint8), "PNG"),
-            r"picture of row 1 is 8 x 8, expected 32 x 48 \(H x W\)",
-        ),
-        (
-            lambda one: encode(np.zeros((32, 48), np.uint16), "PNG"),
-            r"picture of row 1 holds 'I;16' values, expected 8-bit",
-        ),
-        (lambda one: None, r"a row holds neither picture bytes nor a path"),
-    ],
-    ids=["truncated", "text", "size", "depth", "nothing"],
-)
-def test_damaged_pictures_name_their_row(tmp_path, maker, make, said):
-    """A picture that cannot be what the stream promises is an error with its row."""
-    root = maker.make_v2(tmp_path / "d", [2], camera=False)
-    one = encode(maker.picture(0, 0), "PNG")
-    cells = pa.array([{"bytes": one}, {"bytes": make(one)}])
-    add_column(root, "cam", cells, "image", (32, 48, 3))
-    with pytest.raises((DecodeError, SourceError), match=said + r".*stream=cam"):
-        rows(LeRobotSource(root), 0, "cam")
-
-
 def test_list_of_one_and_scalar_are_what_the_file_says(tmp_path, maker):
     """Shape (1,) written as a scalar is (), written as a list (1,); as LeRobot itself delivers them."""
     root = maker.make_v2(tmp_path / "d", [3], camera=False)
-    add_column(root, "action.grip", pa.array([[1.0], [2.0], [3.0]]), "float64")
+    maker.add_column(root, "action.grip", pa.array([[1.0], [2.0], [3.0]]), "float64")
     dataset = LeRobotSource(root)
     assert dataset.streams["action.grip"].shape == (1,) and dataset.streams["next.reward"].shape == ()
     assert rows(dataset, 0, "action.grip").shape == (3, 1) and rows(dataset, 0, "next.reward").shape == (3,)

@@ -53,6 +53,13 @@ def test_open_unknown_folder_lists_what_was_found(tmp_path: Path):
         open_dataset(tmp_path)
 
 
+def test_open_manifest_of_something_else_is_said_to_be_so(tmp_path: Path):
+    """A manifest.json of another program is not taken for a dataset."""
+    (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
+    with pytest.raises(ConfigError, match=r"found manifest\.json\. That manifest\.json is not trajload's\."):
+        open_dataset(tmp_path)
+
+
 def test_open_folder_above_or_below_a_dataset_points_at_it(v2_folder: Path):
     """The parent of a dataset, and its meta folder, name the dataset meant."""
     for wrong in (v2_folder.parent, v2_folder / "meta"):
