@@ -35,6 +35,10 @@ class ColumnType:
     """The Arrow type in words, for messages."""
 
 
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""Arrow's names of floating types in NumPy's words; those of integers and bool are the same."""
+
+
 def column_type(field_type: Any) -> ColumnType:
     """Return what a column of Arrow type `field_type` holds."""
     import pyarrow as pa
@@ -53,9 +57,9 @@ def column_type(field_type: Any) -> ColumnType:
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
     if pa.types.is_boolean(inner) or pa.types.is_integer(inner) or pa.types.is_floating(inner):
-        return ColumnType(
-            "numeric", np.dtype(inner.to_pandas_dtype()).name, depth, tuple(shape) if fixed else None, words
-        )
+        # Not to_pandas_dtype(): several releases of pyarrow import pandas for it.
+        dtype = np.dtype(_FLOATS.get(str(inner), str(inner))).name
+        return ColumnType("numeric", dtype, depth, tuple(shape) if fixed else None, words)
     if depth == 0 and (pa.types.is_string(inner) or pa.types.is_large_string(inner)):
         return ColumnType("text", "", 0, (), words)
     if depth == 0 and pa.types.is_struct(inner) and inner.get_field_index("bytes") >= 0:
