@@ -52,7 +52,11 @@ def examine(
         raise ConfigError(f"max_episodes={max_episodes!r} is invalid: expected at least 1, or None for all.")
     if not isinstance(dataset, Dataset):
         # An incomplete dataset is what a doctor is called to.
-        dataset = open_dataset(dataset, missing="skip")
+        opened = open_dataset(dataset, missing="skip")
+        try:
+            return examine(opened, max_episodes=max_episodes, decode=decode, deep=deep, progress=progress)
+        finally:
+            opened.close()
     found = Collector()
     _take_notes(dataset, found)
     episodes = _choose(dataset.num_episodes, max_episodes)
