@@ -35,12 +35,17 @@ SPECS = [
 
 # Runs in a process of its own, so that neither imports nor caches of the generator count.
 MEASURE = """
-import json, resource, sys, time
+import json, sys, time
+
+def peak_mb():  # VmHWM, since ru_maxrss starts at the parent's size
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
 start = time.perf_counter()
 from trajload.refs import ByteRange
 from trajload.sources.native import open_native
 imported = time.perf_counter()
-before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before_mb = peak_mb()
 dataset = open_native(sys.argv[1])
 opened = time.perf_counter()
 track = dataset.track(dataset.num_episodes - 1, "state")
@@ -50,8 +55,8 @@ print(json.dumps({
     "import_s": imported - start,
     "open_s": opened - imported,
     "first_track_s": first - opened,
-    "rss_before_open_mb": before_kib / 1024,
-    "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "rss_before_open_mb": before_mb,
+    "peak_rss_mb": peak_mb(),
     "num_episodes": dataset.num_episodes,
     "num_steps": dataset.num_steps,
     "num_shards": len(dataset.manifest.shards),
