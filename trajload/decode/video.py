@@ -134,11 +134,18 @@ def _decode_segment(
         depth = _reorder_depth(index.pts_P[start:stop])
         if hasattr(decoder, "reorder_depth") and depth > decoder.reorder_depth:
             decoder.reorder_depth = depth
+    # H.264 pictures of nal_ref_idc 0 are never referred to, by the standard, so those not wanted need no decoding:
+    # with B frames that is up to half of a long group. Other codecs make no such promise that FFmpeg checks.
+    can_skip = index.codec == "h264"
+    is_skipping = False
     got = 0
     fed = 0
     try:
         for i in range(stop - start + 1):
             if i < stop - start:
+                if can_skip and (pts[i] not in wanted) != is_skipping:
+                    is_skipping = not is_skipping
+                    decoder.skip_frame = "NONREF" if is_skipping else "DEFAULT"
                 # A packet of libav's own memory: it is padded, as decoders that read ahead need it to be.
                 packet = av.Packet(sizes[i])
                 packet.update(source.view(offsets[i], sizes[i]))  # type: ignore[arg-type]
@@ -163,6 +170,8 @@ def _decode_segment(
             f"frame {missing} not decodable: got {got} frames, then packet {start + fed - 1} of the video failed: "
             f"FFmpeg says {err.strerror!r}. Run 'trajload verify'; re-encode or drop the episode."
         ) from err
+    if is_skipping:
+        decoder.skip_frame = "DEFAULT"
     decoder.flush_buffers()
     if pending:
         missing = min(number for p, number in wanted.items() if p in set(pts))

@@ -91,8 +91,7 @@ def build_video_index(
             ) from err
         with container:
             stream = _choose_stream(container, stream_index)
-            codec = stream.codec_context.codec.canonical_name
-            _refuse_codec(codec, stream)
+            codec = _supported_codec(stream)
             extradata = bytes(stream.codec_context.extradata or b"")
             packets, first = _demux(container, stream, data, codec, extradata)
             _refuse_missing_packets(source, data, container, stream, packets)
@@ -167,19 +166,28 @@ def _choose_stream(container: Any, stream_index: int | None) -> VideoStream:
     raise SourceError(f"stream {stream_index} is not a video stream: the file's streams are {have}.")
 
 
-def _refuse_codec(codec: str, stream: VideoStream) -> None:
-    if codec not in SUPPORTED_CODECS:
+def _supported_codec(stream: VideoStream) -> str:
+    """Return the codec's family name, or refuse it."""
+    supported = ", ".join(map(repr, SUPPORTED_CODECS))
+    if stream.codec_context is None:
         raise SourceError(
-            f"codec {codec!r} is not supported: expected one of {', '.join(map(repr, SUPPORTED_CODECS))}. {_REENCODE}"
+            f"stream {stream.index} has a codec that FFmpeg here cannot decode: expected one of {supported}. {_REENCODE}"
         )
-    extradata = stream.codec_context.extradata or b""
-    tag = stream.codec_context.codec_tag.rstrip("\x00")
+    codec = stream.codec_context.codec.canonical_name
+    if codec not in SUPPORTED_CODECS:
+        raise SourceError(f"codec {codec!r} is not supported: expected one of {supported}. {_REENCODE}")
+    try:
+        tag = stream.codec_context.codec_tag.rstrip("\x00")
+    except UnicodeDecodeError as err:
+        tag = repr(err.object)
     # Without an encoder's signature FFmpeg takes its workarounds for old encoders from the container's tag, which a
     # packet does not carry: pictures would differ slightly.
-    if codec == "mpeg4" and tag.lower() not in ("mp4v", "fmp4", "") and b"\x00\x00\x01\xb2" not in extradata:
+    is_signed = b"\x00\x00\x01\xb2" in (stream.codec_context.extradata or b"")
+    if codec == "mpeg4" and tag.lower() not in ("mp4v", "fmp4", "") and not is_signed:
         raise SourceError(
             f"MPEG-4 part 2 video of tag {tag!r} without an encoder signature decodes by guesswork. {_REENCODE}"
         )
+    return codec
 
 
 def _demux(

@@ -237,6 +237,22 @@ def test_unsupported_codec_is_refused_by_name() -> None:
         build_video_index(write_video(codec="ffvhuff", container="avi", tick=100).replace(b"FFVH", b"HFYU"))
 
 
+def test_unknown_codec_is_refused_by_name() -> None:
+    """A tag that no decoder claims is refused before any packet is read."""
+    data = write_video(options=X264).replace(b"avc1", b"zzz1")
+    with pytest.raises(SourceError, match=r"stream 0 has a codec that FFmpeg here cannot decode: expected one of 'h264'"):
+        build_video_index(data)
+
+
+@pytest.mark.parametrize("tag", [b"XVID", b"m\xc24v"])
+def test_mpeg4_of_a_foreign_tag_without_signature_is_refused(tag: bytes) -> None:
+    """FFmpeg would choose workarounds by the tag, which packets do not carry."""
+    data = write_video(codec="mpeg4", container="avi", options={"bf": "0"}, tick=100).replace(b"FMP4", tag)
+    data = data.replace(b"\x00\x00\x01\xb2", b"\x00\x00\x01\xb7")
+    with pytest.raises(SourceError, match=r"MPEG-4 part 2 video of tag .* without an encoder signature|cannot decode"):
+        build_video_index(data)
+
+
 def test_recording_cut_inside_a_group_is_refused() -> None:
     """A file whose first packet is no keyframe cannot be decoded from its start."""
     data = remux(write_video(options=X264), keep=range(3, 24))
