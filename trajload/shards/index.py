@@ -13,8 +13,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from trajload.errors import ManifestError, ShardCorruptError
 from trajload.manifest import ShardEntry
 from trajload.refs import VideoIndex
@@ -148,8 +146,8 @@ class ShardIndex:
         if code is None:
             return None
         start, stop = self.span("episode.track_offset", episode, "track.stream")
-        found = np.flatnonzero(self.column("track.stream")[start:stop] == code)
-        return self.track_row(start + int(found[0])) if len(found) else None
+        codes = self.column("track.stream")[start:stop].tolist()  # a handful: a list is faster than NumPy
+        return self.track_row(start + codes.index(code)) if code in codes else None
 
     def track_row(self, row: int) -> TrackRow:
         return TrackRow(
@@ -168,6 +166,11 @@ class ShardIndex:
         """Raise ShardCorruptError unless `column` has rows [first, first + count)."""
         if not (first >= 0 and count >= 0 and first + count <= len(self.column(column))):
             raise self._bad(f"rows [{first}, {first + count}) of {column!r} lie beyond its {len(self.column(column))}")
+
+    def check_range(self, offset: int, size: int) -> None:
+        """Raise ShardCorruptError unless [offset, offset + size) lies inside the shard."""
+        if not (offset >= 0 and size >= 0 and offset + size <= self.shard_num_bytes):
+            raise self._bad(f"bytes [{offset}, {offset + size}) leave the shard of {self.shard_num_bytes} bytes")
 
     def check_inside(self, offset_X: NDArray, size_X: NDArray) -> None:
         """Raise ShardCorruptError unless all byte ranges lie inside the shard."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trajload.errors import ShardCorruptError
@@ -34,25 +36,19 @@ def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, 
         raise ShardCorruptError(
             f"stepwise stream {spec.name!r} has {row.num_rows} rows in the index, expected {num_steps}. Run 'trajload verify'."
         )
-    num_members = row.num_rows if encoding in ("jpg", "png") else 1
-    index.check_rows("member.offset", row.member, num_members)
-    members = slice(row.member, row.member + num_members)
-    offset_M, size_M = index.column("member.offset")[members], index.column("member.size")[members]
-    index.check_inside(offset_M, size_M)
     if encoding == "npy":
-        dtype = np.dtype(spec.dtype).newbyteorder("<")
         index.check_rows("npy.data_offset", row.detail)
-        offset = index.column("npy.data_offset")[row.detail : row.detail + 1]
-        track = ArrayTrack(
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        offset = int(index.column("npy.data_offset")[row.detail])
+        index.check_range(offset, row.num_rows * dtype.itemsize * math.prod(spec.shape))
+        return ArrayTrack(
             file=file,
-            offset=int(offset[0]),
+            offset=offset,
             dtype=dtype,
             row_shape=spec.shape,
             num_rows=row.num_rows,
             checksum=int(index.column("npy.checksum")[row.detail]),
         )
-        index.check_inside(offset, np.array([row.num_rows * track.row_bytes]))
-        return track
     if encoding == "npy.zst":
         index.check_rows("zst.rows_per_chunk", row.detail)
         chunks = {
@@ -76,13 +72,17 @@ def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, 
             checksum_K=chunks["checksum"],
         )
     if encoding in ("jpg", "png"):
+        index.check_rows("member.offset", row.member, row.num_rows)
+        members = slice(row.member, row.member + row.num_rows)
+        offset_N, size_N = index.column("member.offset")[members], index.column("member.size")[members]
+        index.check_inside(offset_N, size_N)
         height, width, channels = spec.shape
         return ImageTrack(
             file=file,
             encoding=encoding,
             shape=(height, width, channels),
-            offset_N=offset_M,
-            size_N=size_M,
+            offset_N=offset_N,
+            size_N=size_N,
             checksum_N=index.column("member.checksum")[members],
         )
     if encoding in ("mp4", "mkv"):
@@ -92,11 +92,14 @@ def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, 
                 f"video of stream {spec.name!r} has {video.num_frames} frames in the index, expected {row.num_rows}."
             )
         return VideoTrack(file=file, index=video, first_frame=0, num_rows=row.num_rows)
+    index.check_rows("member.offset", row.member)
+    offset, size = int(index.column("member.offset")[row.member]), int(index.column("member.size")[row.member])
+    index.check_range(offset, size)
     return TextTrack(
         file=file,
         encoding=encoding,
-        offset=int(offset_M[0]),
-        size=int(size_M[0]),
+        offset=offset,
+        size=size,
         checksum=int(index.column("member.checksum")[row.member]),
         num_rows=row.num_rows,
     )

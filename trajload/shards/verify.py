@@ -56,9 +56,12 @@ def verify(path: PathLikeStr, *, deep: bool = True, progress: Callable[[int, int
             progress(done, total)
 
     store = LocalStore(root)
+    keys: dict[str, str] = {}
     try:
         for entry in manifest.shards:
-            _shard(root, store, manifest, entry, report, deep, advance)
+            index = _shard(root, store, manifest, entry, report, deep, advance)
+            if index is not None and deep:
+                _keys(index, entry, keys, report)
     finally:
         store.close()
     for beside in (manifest.stats, manifest.sketch):
@@ -111,7 +114,8 @@ def _shard(
     report: VerifyReport,
     deep: bool,
     advance: Callable[[int], None],
-) -> None:
+) -> ShardIndex | None:
+    """Check one shard and its index, which is returned where it can be used."""
     has_shard = _present(root, entry, report)
     if has_shard and deep:
         _check_sha256(root, entry, report)
@@ -123,11 +127,24 @@ def _shard(
         report.num_steps += int(index.num_steps_E.sum())
     # A truncated shard is still read: which episodes are lost is what its owner wants to know.
     if not deep or not (root / entry.name).is_file():
-        return
+        return index
     if index is not None:
         ShardVerifier(store, manifest, entry, index, report, advance).run()
     elif has_shard:
         _scan(root, manifest, entry, report)
+    return index
+
+
+def _keys(index: ShardIndex, entry: ShardEntry, keys: dict[str, str], report: VerifyReport) -> None:
+    """Add a problem for each key that an earlier episode has."""
+    try:
+        for key in index.episode_keys():
+            if key in keys:
+                message = f"key is not unique: an episode of {keys[key]!r} has it too."
+                report.problems.append(Problem(kind="content", message=message, file=entry.name, episode=key))
+            keys[key] = entry.name
+    except TrajloadError as err:
+        report.problems.append(Problem(kind="index", message=err.message, file=entry.index.name))
 
 
 def _index(root: Path, entry: ShardEntry, report: VerifyReport) -> ShardIndex | None:

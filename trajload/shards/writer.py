@@ -103,7 +103,10 @@ class Writer:
                 raise ConfigError("streams is missing: expected a list of StreamSpec.")
             specs = layout.check_streams(streams)
             self._name, self._rate = name or self.path.resolve().name, rate
-        (self.path / layout.SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
+        try:
+            (self.path / layout.SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise ConfigError(f"path={str(path)!r} cannot be made a folder: {err.strerror}.") from err
         self._lock = FolderLock(self.path)
         try:
             if append:
@@ -231,6 +234,9 @@ class Writer:
         """
         if self._state != "open":
             raise ConfigError(f"this Writer is {self._state}: no episode can be added.")
+        for argument, value in (("values", values), ("timestamps_ns", timestamps_ns), ("metadata", metadata)):
+            if not isinstance(value, Mapping) and (value is not None or argument == "values"):
+                raise ConfigError(f"{argument} is a {type(value).__name__}: expected a dict with names as keys.")
         if key is None:
             key = f"{self.num_episodes:06d}"
         with at(dataset=str(self.path), episode=key):

@@ -73,12 +73,8 @@ class LocalStore:
         path = Path(self.root, check_inside(file))
         try:
             handle = _OpenFile(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ShardNotFoundError(
-                f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or rebuild the dataset."
-            ) from None
         except OSError as err:
-            raise ShardNotFoundError(f"file {str(path)!r} cannot be opened: {err.strerror}.") from err
+            raise self._not_found(path, err) from None
         with self._lock:
             handle = self._open.setdefault(file, handle)
             self._open.move_to_end(file)
@@ -106,7 +102,19 @@ class LocalStore:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def size(self, file: str) -> int:
-        return os.fstat(self._file(file).fd).st_size
+        path = Path(self.root, check_inside(file))
+        try:
+            return path.stat().st_size
+        except OSError as err:
+            raise self._not_found(path, err) from None
+
+    @staticmethod
+    def _not_found(path: Path, err: OSError) -> ShardNotFoundError:
+        if isinstance(err, (FileNotFoundError, NotADirectoryError)):
+            return ShardNotFoundError(
+                f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or rebuild the dataset."
+            )
+        return ShardNotFoundError(f"file {str(path)!r} cannot be opened: {err.strerror}.")
 
     def close(self) -> None:
         with self._lock:

@@ -16,7 +16,10 @@ from trajload.manifest import canonical_json, read_manifest, sha256_hex
 from trajload.shards.index import ShardIndex
 from trajload.shards.rebuild import rebuild_index
 from trajload.shards.verify import verify
+from trajload.shards.writer import Writer
 from trajload.sources.native import open_native
+from trajload.spec import StreamSpec
+from trajload.types import Modality
 
 
 @pytest.fixture
@@ -213,6 +216,7 @@ def add_to_first(value: int) -> Any:
         ("member.offset", -(1 << 40), "leaves the shard"),
         ("member.size", -(1 << 40), "leaves the shard"),
         ("npy.data_offset", 4, "expected"),
+        ("npy.data_offset", 1 << 40, "leave the shard"),
         ("npy.checksum", 1, "do not have the checksum"),
         ("track.num_rows", -1, "rows in the index, expected 11"),
         ("track.member", 1 << 40, "members of the track lie beyond those of its episode"),
@@ -263,6 +267,19 @@ def test_an_index_of_another_make_is_refused_when_opened(folder: Path, change: A
     resealed(folder, b"".join(columns_to_parts(columns, metadata)))
     with pytest.raises(ShardCorruptError, match=message):
         open_native(folder)
+
+
+def test_a_key_used_twice_is_found(tmp_path: Path) -> None:
+    """Across shards too, where only the whole dataset shows it."""
+    spec = StreamSpec(name="x", modality=Modality.ACTION, encoding="npy", shape=(), dtype="int64")
+    with Writer(tmp_path / "d", streams=[spec], step_rate_hz=1) as writer:
+        writer.add_episode({"x": [1]}, key="a")
+    with Writer(tmp_path / "d", append=True) as writer:
+        writer._keys.clear()  # a writer that does not look
+        writer.add_episode({"x": [2]}, key="a")
+    problem = verify(tmp_path / "d").problems[0]
+    assert (problem.kind, problem.file, problem.episode) == ("content", "shards/000001.tar", "a")
+    assert "not unique: an episode of 'shards/000000.tar'" in problem.message
 
 
 def test_a_missing_index_is_rebuilt_byte_for_byte(folder: Path) -> None:

@@ -202,6 +202,21 @@ def test_bad_arguments_are_refused(tmp_path: Path, arguments: dict[str, Any], me
         Writer(tmp_path / "d", **{"streams": SPECS, "step_rate_hz": 30, **arguments})
 
 
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """The folder cannot be made."""
+    (tmp_path / "d").write_text("x")
+    with pytest.raises(ConfigError, match="cannot be made a folder"):
+        Writer(tmp_path / "d", streams=SPECS)
+
+
+def test_arguments_that_are_no_dict_are_refused(writer: Writer) -> None:
+    """The usual slip: an array instead of a dict with it."""
+    with pytest.raises(ConfigError, match="values is a ndarray: expected a dict"):
+        writer.add_episode(ROWS)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="timestamps_ns is a list: expected a dict"):
+        writer.add_episode({"state": ROWS}, timestamps_ns=[1])  # type: ignore[arg-type]
+
+
 def test_a_dataset_without_episodes_is_not_written(tmp_path: Path) -> None:
     """An empty dataset would fail later and elsewhere."""
     with pytest.raises(ConfigError, match="has no episode: expected at least 1"), Writer(tmp_path / "d", streams=SPECS):
