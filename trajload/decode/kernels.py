@@ -177,45 +177,66 @@ def deinterleave_rgb(packed: NDArray, stride: int, out: NDArray) -> None:
 
 
 @_compiled
+def _set_row(line: NDArray, weight: np.int32, out: NDArray, count: int) -> None:
+    for x in range(count):
+        out[x] = np.int32(weight * np.int32(line[x])) + np.int32(128)
+
+
+@_compiled
+def _add_row(line: NDArray, weight: np.int32, out: NDArray, count: int) -> None:
+    for x in range(count):
+        out[x] = np.int32(out[x] + np.int32(weight * np.int32(line[x])))
+
+
+@_compiled
+def _shift_row(out: NDArray, count: int) -> None:
+    for x in range(count):
+        out[x] = out[x] >> np.int32(8)
+
+
+@_compiled
+def _add_tap(row: NDArray, first: NDArray, weight: NDArray, tap: int, out: NDArray, count: int) -> None:
+    for x in range(count):
+        out[x] = np.int32(out[x] + np.int32(weight[x] * row[first[x] + tap]))
+
+
+@_compiled
+def _store(sums: NDArray, out: NDArray, count: int) -> None:
+    for x in range(count):
+        out[x] = np.uint8(sums[x] >> np.int32(20))
+
+
+@_compiled
 def resize(
     picture: NDArray,
     first_y: NDArray,
     weight_y: NDArray,
     first_x: NDArray,
     weight_x: NDArray,
-    buffer: NDArray,
+    row_buffer: NDArray,
+    sum_buffer: NDArray,
     out: NDArray,
 ) -> None:
     """Write `picture` (C, h, w) uint8, filtered by rows and then by columns, to `out` (C, H, W).
 
-    Weights have 14 bits; the buffer between the passes keeps 6 bits of fraction, and sums stay inside int32.
+    Weights are (K, O) with 14 bits; the buffer between the passes keeps 6 bits of fraction, and sums stay inside int32.
+    Buffers are int32 scratch, (w,) and (W,).
     """
     channels, height, width = out.shape
     width_in = picture.shape[2]
-    taps_y, taps_x = weight_y.shape[1], weight_x.shape[1]
     for c in range(channels):
         for row in range(height):
             first = first_y[row]
-            line = picture[c, first]
-            weight = weight_y[row, 0]
-            for x in range(width_in):
-                buffer[x] = weight * np.int32(line[x]) + np.int32(128)
-            for k in range(1, taps_y):
-                weight = weight_y[row, k]
-                if weight == 0:
-                    continue
-                line = picture[c, first + k]
-                for x in range(width_in):
-                    buffer[x] += weight * np.int32(line[x])
-            for x in range(width_in):
-                buffer[x] >>= np.int32(8)
-            out_row = out[c, row]
+            _set_row(picture[c, first], weight_y[0, row], row_buffer, width_in)
+            for k in range(1, weight_y.shape[0]):
+                if weight_y[k, row] != 0:
+                    _add_row(picture[c, first + k], weight_y[k, row], row_buffer, width_in)
+            _shift_row(row_buffer, width_in)
             for x in range(width):
-                total = np.int32(1 << 19)
-                start = first_x[x]
-                for k in range(taps_x):
-                    total += weight_x[x, k] * buffer[start + k]
-                out_row[x] = total >> np.int32(20)
+                sum_buffer[x] = np.int32(1 << 19)
+            for k in range(weight_x.shape[0]):
+                _add_tap(row_buffer, first_x, weight_x[k], k, sum_buffer, width)
+            _store(sum_buffer, out[c, row], width)
 
 
 def warm_up() -> None:
@@ -226,5 +247,6 @@ def warm_up() -> None:
     yuv420_to_rgb(plane, plane, plane, 2, 2, coefficients, np.zeros((8, 3), np.int16), rgb)
     yuv444_to_rgb(plane, plane, plane, 2, 2, coefficients, rgb)
     deinterleave_rgb(np.zeros(12, np.uint8), 6, rgb)
-    first, weight = np.zeros(2, np.int32), np.full((2, 1), 1 << 14, np.int32)
-    resize(rgb, first, weight, first, weight, np.zeros(2, np.int32), np.zeros((3, 2, 2), np.uint8))
+    first, weight = np.zeros(2, np.int32), np.full((1, 2), 1 << 14, np.int32)
+    row = np.zeros(2, np.int32)
+    resize(rgb, first, weight, first, weight, row, row.copy(), np.zeros((3, 2, 2), np.uint8))

@@ -53,7 +53,8 @@ def axis_weights(num_in: int, num_out: int) -> tuple[NDArray, NDArray]:
                 rows.append((first, [1 - share, share]))
     taps = max(len(weights) for _, weights in rows)
     first_O = np.zeros(num_out, dtype=np.int32)
-    weight_OK = np.zeros((num_out, taps), dtype=np.int32)
+    # in memory tap by tap: the kernel takes one tap of all outputs at a time
+    weight_OK = np.zeros((taps, num_out), dtype=np.int32).T
     for o, (first, weights) in enumerate(rows):
         start = min(first, num_in - taps)
         fixed = [round(w * (1 << WEIGHT_BITS)) for w in weights]
@@ -74,5 +75,8 @@ def resize_planes(picture: NDArray, out: NDArray, context: DecodeContext) -> Non
 
     first_y, weight_y = context.weights(picture.shape[1], out.shape[1])
     first_x, weight_x = context.weights(picture.shape[2], out.shape[2])
-    row = context.scratch("resize_row", (picture.shape[2],), np.int32)
-    kernels.resize(picture, first_y, weight_y, first_x, weight_x, row, out)
+    rows = (
+        context.scratch("resize_row", (picture.shape[2],), np.int32),
+        context.scratch("resize_sum", (out.shape[2],), np.int32),
+    )
+    kernels.resize(picture, first_y, weight_y.T, first_x, weight_x.T, *rows, out)
