@@ -57,6 +57,7 @@ def _watch(config: TrainConfig, *, on_step: OnStep, kill_after: int | None) -> t
     config.save(config_path)
     # The log of an earlier process would be taken for this one's.
     log.unlink(missing_ok=True)
+    lines = _LineCounter(log)
     with stderr_path.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "trajload.demo.train", str(config_path)], stdin=subprocess.DEVNULL, stderr=stderr
@@ -65,14 +66,14 @@ def _watch(config: TrainConfig, *, on_step: OnStep, kill_after: int | None) -> t
             deadline = time.monotonic() + _DEADLINE_S
             while True:
                 code = process.poll()
-                num_lines = _count_lines(log)
+                num_lines = lines.count()
                 on_step(num_lines)
                 if code is not None:
                     break
                 if kill_after is not None and num_lines >= kill_after:
                     process.kill()
                     process.wait()
-                    on_step(_count_lines(log))
+                    on_step(lines.count())
                     code = process.returncode
                     break
                 if time.monotonic() > deadline:
@@ -89,8 +90,21 @@ def _watch(config: TrainConfig, *, on_step: OnStep, kill_after: int | None) -> t
     return code, stderr_path.read_text(errors="replace")
 
 
-def _count_lines(log: Path) -> int:
-    try:
-        return log.read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
+class _LineCounter:
+    """Counts the whole lines of a file that another process appends to, reading only what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._num_lines = 0
+
+    def count(self) -> int:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read()
+        except FileNotFoundError:
+            return 0
+        self._offset += len(new)
+        self._num_lines += new.count(b"\n")
+        return self._num_lines

@@ -111,6 +111,9 @@ def make_loader(config: TrainConfig, *, num_workers: int | None) -> Loader:
             "reward": Signal(),
             "language": None,
         },
+        # one process, whatever a launcher around the demo has put into RANK and WORLD_SIZE
+        rank=0,
+        world_size=1,
         num_workers=num_workers,
     )
 

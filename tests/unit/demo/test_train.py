@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trajload.demo import train as module
+from trajload.demo.process import _LineCounter
 from trajload.demo.train import TrainConfig, main, summary_path
 from trajload.errors import ConfigError
 
@@ -52,3 +53,14 @@ def test_process_without_a_config_says_what_it_wants() -> None:
     """The module's command takes exactly one argument."""
     with pytest.raises(ConfigError, match="expected one argument"):
         main([])
+
+
+def test_lines_of_a_growing_log_are_counted_once(tmp_path) -> None:
+    """Only whole lines count, also where a line arrives in two parts."""
+    path = tmp_path / "log.jsonl"
+    counter = _LineCounter(path)
+    assert counter.count() == 0
+    with path.open("ab", buffering=0) as file:
+        for part, expected in ((b"one\ntw", 1), (b"", 1), (b"o\n", 2), (b"three\nfour\n", 4)):
+            file.write(part)
+            assert counter.count() == expected
