@@ -10,7 +10,7 @@ from trajload.errors import ShardCorruptError
 from trajload.refs import ArrayTrack, ChunkTrack, ImageTrack, TextTrack, Track, VideoTrack
 from trajload.shards.index import ShardIndex, TrackRow
 from trajload.shards.layout import ENCODINGS
-from trajload.spec import StreamSpec
+from trajload.spec import VIDEO_ENCODINGS, StreamSpec
 
 __all__ = ["build_track"]
 
@@ -31,6 +31,11 @@ def build_track(index: ShardIndex, spec: StreamSpec, file: str, num_steps: int, 
     if row.encoding >= len(ENCODINGS):
         raise ShardCorruptError(f"encoding code {row.encoding} of the index is unknown. Run 'trajload verify'.")
     encoding = ENCODINGS[row.encoding]
+    if encoding not in (VIDEO_ENCODINGS if spec.is_video else (spec.encoding,)):
+        raise ShardCorruptError(
+            f"stream {spec.name!r} is stored as {encoding!r} by the index, but as {spec.encoding!r} by the manifest. "
+            "Run 'trajload verify'."
+        )
     is_whole = spec.is_text and row.num_rows == 1
     if spec.clock == "stepwise" and row.num_rows != num_steps and not is_whole:
         raise ShardCorruptError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from trajload.errors import TrajloadError
 from trajload.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
 from trajload.shards.index import ShardIndex
+from trajload.shards.index_check import index_problems
 from trajload.shards.layout import SHARD_FOLDER
 from trajload.shards.rebuild import file_sha256, rebuild_index
 from trajload.shards.report import Problem, VerifyReport
@@ -120,7 +121,7 @@ def _shard(
     if has_shard and deep:
         _check_sha256(root, entry, report)
         advance(entry.num_bytes)
-    index = _index(root, entry, report) if _present(root, entry.index, report) else None
+    index = _index(root, manifest, entry, report) if _present(root, entry.index, report) else None
     advance(entry.index.num_bytes)
     if index is not None:
         report.num_episodes += index.num_episodes
@@ -147,8 +148,8 @@ def _keys(index: ShardIndex, entry: ShardEntry, keys: dict[str, str], report: Ve
         report.problems.append(Problem(kind="index", message=err.message, file=entry.index.name))
 
 
-def _index(root: Path, entry: ShardEntry, report: VerifyReport) -> ShardIndex | None:
-    """Return the index if every column has its checksum and the counts are the manifest's."""
+def _index(root: Path, manifest: Manifest, entry: ShardEntry, report: VerifyReport) -> ShardIndex | None:
+    """Return the index if every column has its checksum, counts are the manifest's, and it agrees with itself."""
     try:
         index = ShardIndex(root / entry.index.name, entry)
         for name in index.column_names:
@@ -162,7 +163,11 @@ def _index(root: Path, entry: ShardEntry, report: VerifyReport) -> ShardIndex | 
         message = f"index has {counts[0]} episodes and {counts[1]} steps: expected {entry.num_episodes} and {entry.num_steps}."
         report.problems.append(Problem(kind="index", message=message, file=entry.index.name))
         return None
-    return index
+    wrong = index_problems(index, manifest)
+    for what in wrong:
+        message = f"index contradicts itself: {what}. Rebuild it from its shard."
+        report.problems.append(Problem(kind="index", message=message, file=entry.index.name))
+    return None if wrong else index
 
 
 def _scan(root: Path, manifest: Manifest, entry: ShardEntry, report: VerifyReport) -> None:

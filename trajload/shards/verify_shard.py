@@ -18,6 +18,7 @@ from trajload.manifest import Manifest, ShardEntry
 from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, TextTrack, VideoTrack
 from trajload.shards import layout
 from trajload.shards.index import ShardIndex, TrackRow
+from trajload.shards.index_check import expected_members
 from trajload.shards.npy import parse_npy_header
 from trajload.shards.records import checksum_of
 from trajload.shards.report import Problem, VerifyReport
@@ -45,6 +46,7 @@ class ShardVerifier:
         progress: Callable[[int], None],
     ) -> None:
         self._store = store
+        self._manifest = manifest
         self._specs = {spec.name: spec for spec in manifest.streams}
         self._names = {code: name for name, code in index.streams.items()}
         self._entry = entry
@@ -77,11 +79,7 @@ class ShardVerifier:
 
     def _headers(self) -> None:
         """Compare the tar's own headers with the index: names, offsets, sizes, order."""
-        try:
-            names = self._expected_names()
-        except (TrajloadError, IndexError, KeyError) as err:
-            self._add("index", f"the index does not say which members the tar has: {err}")
-            return
+        names = (member.name for member in expected_members(self._index, self._manifest))
         offset_M, size_M = self._index.column("member.offset"), self._index.column("member.size")
         expected = (TarMember(*row) for row in zip(names, offset_M.tolist(), size_M.tolist(), strict=True))
         try:
@@ -91,31 +89,6 @@ class ShardVerifier:
                     return
         except (TrajloadError, ValueError) as err:
             self._add("tar", str(err))
-
-    def _expected_names(self) -> list[str]:
-        """Return the name of every member, as the index implies it."""
-        index = self._index
-        keys = index.episode_keys()
-        roles, streams = index.column("member.role").tolist(), index.column("member.stream").tolist()
-        names = []
-        for episode, key in enumerate(keys):
-            for row in range(*index.span("episode.member_offset", episode, "member.offset")):
-                name = self._names.get(streams[row], "")
-                if roles[row] == layout.ROLE_INFO:
-                    names.append(f"{key}.{layout.INFO_EXTENSION}")
-                elif roles[row] == layout.ROLE_STEP_TIMES:
-                    names.append(f"{key}.{layout.STEP_TIMES_EXTENSION}")
-                elif roles[row] == layout.ROLE_TIMESTAMPS:
-                    names.append(layout.timestamps_member_name(key, name))
-                else:
-                    names.append("")
-            for track in range(*index.span("episode.track_offset", episode, "track.stream")):
-                at = index.track_row(track)
-                encoding = layout.ENCODINGS[at.encoding]
-                stream = self._names[int(index.column("track.stream")[track])]
-                for row in range(at.num_rows if encoding in ("jpg", "png") else 1):
-                    names[at.member + row] = layout.data_member_name(key, stream, encoding, row)
-        return names
 
     def _episode(self, episode: int) -> None:
         index = self._index
@@ -201,6 +174,7 @@ class ShardVerifier:
             "step_clock": {"rate_hz": [clock[0].numerator, clock[0].denominator], "start_ns": clock[1]}
             if isinstance(clock, tuple)
             else None,
+            "streams": self._described(episode),
             "metadata": index.metadata(episode),
         }
         try:
@@ -211,6 +185,17 @@ class ShardVerifier:
             return
         for name in differing:
             self._add("content", f"{name} differs: got {held[name]!r} in the index, {said.get(name)!r} in the tar.")
+
+    def _described(self, episode: int) -> dict[str, dict[str, Any]]:
+        """Return what the index says of an episode's streams, as `trajload.json` has it."""
+        out: dict[str, dict[str, Any]] = {}
+        for track in range(*self._index.span("episode.track_offset", episode, "track.stream")):
+            row = self._index.track_row(track)
+            name = self._names[int(self._index.column("track.stream")[track])]
+            out[name] = {"encoding": layout.ENCODINGS[row.encoding], "num_rows": row.num_rows}
+            if out[name]["encoding"] == "npy.zst":
+                out[name]["rows_per_chunk"] = int(self._index.column("zst.rows_per_chunk")[row.detail])
+        return out
 
     def _track(self, episode: int, spec: StreamSpec, row: TrackRow, data: bytes) -> None:
         """Check what a reader of the track would check, and that the member fits the stream."""
@@ -235,8 +220,8 @@ class ShardVerifier:
                 value = json.loads(data) if track.encoding == "json" else data.decode("utf-8")
             except ValueError as err:
                 raise ShardCorruptError(f"{track.encoding} member is unusable: {err}.") from err
-            if track.num_rows > 1 and (not isinstance(value, list) or len(value) != track.num_rows):
-                raise ShardCorruptError(f"json member is no list of {track.num_rows} values, one for each row.")
+            if track.num_rows != (len(value) if isinstance(value, list) else 1):
+                raise ShardCorruptError(f"json member does not have the {track.num_rows} rows of the index.")
 
     def _chunks(self, track: ChunkTrack, start: int, data: bytes) -> None:
         row_bytes = track.dtype.itemsize * int(np.prod(track.row_shape, dtype=np.int64))
