@@ -282,7 +282,7 @@ class Loader:
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
-        self.dataset.store.close()
+        self.dataset.close()
 
     def __enter__(self) -> Loader:
         return self
