@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import struct
+from typing import TYPE_CHECKING, Any
 
 from trajload.errors import DecodeError, SourceError
 from trajload.refs import VideoIndex
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
 
 __all__ = [
     "COLOR_RANGES",
@@ -16,6 +18,8 @@ __all__ = [
     "COLOR_SPACES",
     "COLOR_SPACE_NUMBERS",
     "SUPPORTED_CODECS",
+    "clockwise_rotation",
+    "decodable_pts",
     "derive_pts",
     "is_hidden",
     "is_random_access",
@@ -91,6 +95,25 @@ def open_decoder(index: VideoIndex) -> VideoCodecContext:
     raise DecodeError(
         f"codec {index.codec!r} has no decoder here: tried {', '.join(map(repr, names))}. Install a PyAV build that has one, or re-encode."
     )
+
+
+def decodable_pts(index: VideoIndex, packets: list[bytes]) -> list[int]:
+    """Return the pts of the frames that come out of the stream's first `packets`, up to the first error."""
+    import av
+
+    decoder = open_decoder(index)
+    out: list[int] = []
+    try:
+        for data, pts in zip([*packets, None], [*index.pts_P[: len(packets)].tolist(), None], strict=True):
+            packet = None
+            if data is not None:
+                packet = av.Packet(len(data))
+                packet.update(data)
+                packet.pts = pts
+            out += [frame.pts for frame in decoder.decode(packet) if frame.pts is not None]
+    except av.FFmpegError:
+        pass
+    return out
 
 
 def _nal_headers(data: memoryview | bytes, length_size: int) -> list[tuple[int, int]]:
@@ -194,3 +217,19 @@ def derive_pts(codec: str, packets: list[bytes]) -> None:
         f"video has no presentation times, and {codec!r} may show pictures in another order than it stores them. "
         "Convert it to mp4 with true timestamps, or re-encode."
     )
+
+
+def clockwise_rotation(frame: VideoFrame) -> int:
+    """Return the clockwise turn that shows the picture upright; refuse mirrored and slanted display matrices."""
+    sides: Any = frame.side_data
+    for side in sides:
+        if side.type.name == "DISPLAYMATRIX":
+            m = struct.unpack("=9i", bytes(side)[:36])
+            if m[0] * m[4] - m[1] * m[3] < 0:
+                raise SourceError("the display matrix mirrors the picture, which is not supported. Re-encode it.")
+    clockwise = -int(frame.rotation) % 360
+    if clockwise % 90:
+        raise SourceError(
+            f"the display matrix turns the picture by {clockwise} degrees: expected a multiple of 90. Re-encode it."
+        )
+    return clockwise

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import io
 import mmap
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,8 @@ from trajload.shards.video_codec import (
     COLOR_RANGES,
     COLOR_SPACES,
     SUPPORTED_CODECS,
+    clockwise_rotation,
+    decodable_pts,
     derive_pts,
     is_hidden,
     is_random_access,
@@ -99,7 +100,7 @@ def build_video_index(
             has_times = bool(_TIMED_FORMATS & set(container.format.name.split(",")))
         pts_P = _presentation_times(codec, packets, data, has_times)
         frames = _order_frames(pts_P, packets)
-        return VideoIndex(
+        index = VideoIndex(
             codec=codec,
             extradata=extradata,
             time_base=time_base,
@@ -108,7 +109,7 @@ def build_video_index(
             pix_fmt=first.format.name,
             color_space=COLOR_SPACES.get(int(first.colorspace), "unspecified"),
             color_range=COLOR_RANGES.get(int(first.color_range), "unspecified"),
-            rotation=_rotation(first),
+            rotation=clockwise_rotation(first),
             offset_P=np.array(packets.offset, dtype=np.int64) + base_offset,
             size_P=np.array(packets.size, dtype=np.int64),
             pts_P=pts_P,
@@ -119,6 +120,26 @@ def build_video_index(
             packet_of_frame_F=frames,
             seek_of_frame_F=_seek_packets(frames, pts_P, np.array(packets.is_keyframe, dtype=np.bool_)),
         )
+        return _without_orphans(index, packets, data)
+
+
+def _without_orphans(index: VideoIndex, packets: _Packets, data: bytes | mmap.mmap) -> VideoIndex:
+    """Discard frames shown before the first keyframe that no decoder gives: the group they refer to was cut off."""
+    leads = np.flatnonzero((index.pts_P < index.pts_P[0]) & ~index.is_discard_P)
+    if leads.size == 0:
+        return index
+    stop = int(leads[-1]) + 1
+    payloads = [data[o : o + s] for o, s in zip(packets.offset[:stop], packets.size[:stop], strict=True)]
+    orphans = leads[~np.isin(index.pts_P[leads], decodable_pts(index, payloads))]
+    for packet in orphans.tolist():
+        packets.is_discard[packet] = True
+    frames = _order_frames(index.pts_P, packets)
+    return replace(
+        index,
+        is_discard_P=np.array(packets.is_discard, dtype=np.bool_),
+        packet_of_frame_F=frames,
+        seek_of_frame_F=_seek_packets(frames, index.pts_P, index.is_keyframe_P),
+    )
 
 
 @contextmanager
@@ -361,19 +382,3 @@ def _group_checksums(packets: _Packets, data: bytes | mmap.mmap) -> np.ndarray:
         digest.update(data[offset : offset + size])
     out.append(digest.intdigest())
     return np.array(out, dtype=np.uint64)
-
-
-def _rotation(frame: VideoFrame) -> int:
-    """Return the clockwise turn that shows the picture upright; refuse mirrored and slanted display matrices."""
-    sides: Any = frame.side_data
-    for side in sides:
-        if side.type.name == "DISPLAYMATRIX":
-            m = struct.unpack("=9i", bytes(side)[:36])
-            if m[0] * m[4] - m[1] * m[3] < 0:
-                raise SourceError(f"the display matrix mirrors the picture, which is not supported. {_REENCODE}")
-    clockwise = -int(frame.rotation) % 360
-    if clockwise % 90:
-        raise SourceError(
-            f"the display matrix turns the picture by {clockwise} degrees: expected a multiple of 90. {_REENCODE}"
-        )
-    return clockwise

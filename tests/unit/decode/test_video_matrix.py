@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
@@ -155,6 +157,23 @@ def test_edit_list_packets_are_kept_for_reference_but_are_no_frames(tools: Any) 
     assert index.is_discard_P.sum() == 8
     assert index.num_frames == 28
     assert index.pts_P[index.packet_of_frame_F[0]] == 0
+
+
+def test_frames_cut_off_from_their_group_are_no_frames(tools: Any) -> None:
+    """A file that begins with an open group has the frames a plain decode gives: those that refer to what is missing are left out."""
+    whole = tools.make_video(tools.Recipe(name="h", **RECIPES["hevc-open-gop-mkv"]))
+    second = int(tools.whole_track(whole).index.gop_start_G[1])
+    buffer = io.BytesIO()
+    with av.open(io.BytesIO(whole)) as source, av.open(buffer, "w", format="matroska") as output:
+        copy = output.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(video=0)):
+            if packet.size and number >= second:
+                packet.stream = copy
+                output.mux(packet)
+    data = buffer.getvalue()
+    track, reference = tools.whole_track(data), tools.sequential(data)
+    assert track.index.is_discard_P.sum() > 0
+    assert fetch(tools, track, data, range(track.num_rows), DecodeContext()) == reference
 
 
 def test_negative_times_are_as_good_as_any(tools: Any) -> None:

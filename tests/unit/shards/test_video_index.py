@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -240,7 +241,9 @@ def test_unsupported_codec_is_refused_by_name() -> None:
 def test_unknown_codec_is_refused_by_name() -> None:
     """A tag that no decoder claims is refused before any packet is read."""
     data = write_video(options=X264).replace(b"avc1", b"zzz1")
-    with pytest.raises(SourceError, match=r"stream 0 has a codec that FFmpeg here cannot decode: expected one of 'h264'"):
+    with pytest.raises(
+        SourceError, match=r"stream 0 has a codec that FFmpeg here cannot decode: expected one of 'h264'"
+    ):
         build_video_index(data)
 
 
@@ -324,3 +327,29 @@ def test_decoder_that_refuses_its_header_is_a_decode_error() -> None:
         open_decoder(replace(index, extradata=b"\x01" + b"\xff" * 8))
     with pytest.raises(DecodeError, match=r"codec 'cinepak' is not supported"):
         open_decoder(replace(index, codec="cinepak"))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "wanted"),
+    [
+        ((65536, 0, 0, 65536), 0),
+        ((0, 65536, -65536, 0), 90),
+        ((-65536, 0, 0, -65536), 180),
+        ((0, -65536, 65536, 0), 270),
+        ((-65536, 0, 0, 65536), "mirrors the picture"),
+        ((46341, 46341, -46341, 46341), "turns the picture by 45 degrees: expected a multiple of 90"),
+    ],
+)
+def test_display_matrix_becomes_a_clockwise_turn_or_is_refused(matrix: tuple[int, ...], wanted: Any) -> None:
+    """Quarter turns are kept, mirrored and slanted pictures are refused by name."""
+    a, b, c, d = matrix
+    header = write_video(options=X264)
+    # the track header's matrix: a, b, u, c, d, v, x, y, w
+    at = header.index(b"tkhd") + 4 + 40
+    values = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    data = header[:at] + values + header[at + 36 :]
+    if isinstance(wanted, int):
+        assert build_video_index(data).rotation == wanted
+    else:
+        with pytest.raises(SourceError, match=wanted):
+            build_video_index(data)
