@@ -132,7 +132,7 @@ def _decode_segment(
     if index.codec == "h264":
         # The decoder would learn this only by dropping frames that come late.
         depth = _reorder_depth(index.pts_P[start:stop])
-        if hasattr(decoder, "reorder_depth") and depth > decoder.reorder_depth:
+        if depth > decoder.reorder_depth:
             decoder.reorder_depth = depth
     # H.264 pictures of nal_ref_idc 0 are never referred to, by the standard, so those not wanted need no decoding:
     # with B frames that is up to half of a long group. Other codecs make no such promise that FFmpeg checks.

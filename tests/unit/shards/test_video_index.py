@@ -117,7 +117,7 @@ def test_best_stream_is_taken_unless_one_is_named() -> None:
             stream: Any = output.add_stream("mpeg4", rate=10)
             stream.width, stream.height, stream.pix_fmt = width, 32, "yuv420p"
             streams.append(stream)
-        streams[1].disposition = av.stream.Disposition.default
+        streams[1].disposition = av.stream.Disposition.default.value
         for stream in streams:
             for i in range(5):
                 frame = av.VideoFrame.from_ndarray(np.full((32, stream.width, 3), i * 20, np.uint8), format="rgb24")
