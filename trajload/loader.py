@@ -182,6 +182,7 @@ class Loader:
                 else:
                     if prefetcher is None:
                         prefetcher = self._prefetcher = self._start()
+                    prefetcher.check_process()
                     with self._stats.timed("wait"):
                         batch = prefetcher.next()
                 if batch is None:

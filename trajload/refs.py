@@ -8,6 +8,7 @@ neither knows the other. All tracks are immutable, cheap, and hold no open file.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
@@ -85,7 +86,7 @@ class ArrayTrack:
 
     @property
     def row_bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.row_shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.row_shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,6 +30,7 @@ class _Shared:
 
     def __init__(self, builder: BatchBuilder, start: int, stop: int | None, depth: int, num_decoders: int) -> None:
         self.builder = builder
+        self.pid = os.getpid()
         self.next_plan = start
         self.stop_at = stop
         self.depth = depth
@@ -38,6 +39,9 @@ class _Shared:
         self.open_jobs: deque[Job] = deque()
         self.closing = False
         self.failure: BaseException | None = None
+        """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
+        self.plan_failure: BaseException | None = None
+        """Of the planner: what it opened before is still delivered."""
         self.to_read: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
         self.to_decode: queue.Queue[tuple[Job, int, RowWork | None] | None] = queue.Queue(
@@ -78,7 +82,9 @@ def _plan_loop(shared: _Shared) -> None:
             for b in range(job.num_rows):
                 shared.to_read.put((job, b))
     except BaseException as err:
-        shared.fail(err)
+        with shared.changed:
+            shared.plan_failure = err
+            shared.changed.notify_all()
 
 
 def _read_loop(shared: _Shared) -> None:
@@ -123,6 +129,8 @@ def _join(threads: list[threading.Thread]) -> None:
 
 
 def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> None:
+    if os.getpid() != shared.pid:
+        return  # a forked child: the threads are the parent's, and a lock may have been held when it forked
     with shared.changed:
         shared.closing = True
         shared.changed.notify_all()
@@ -163,7 +171,6 @@ class Prefetcher:
     ) -> None:
         self._shared = _Shared(builder, start, stop, depth, num_decoders)
         self._next = start
-        self._pid = os.getpid()
         roles: dict[str, tuple[Any, int]] = {
             "plan": (_plan_loop, 1),
             "read": (_read_loop, num_readers),
@@ -182,6 +189,14 @@ class Prefetcher:
             for thread in threads[role]:
                 thread.start()
 
+    def check_process(self) -> None:
+        """Raise ConfigError in a forked child. Takes no lock: one may have been held when the process forked."""
+        if os.getpid() != self._shared.pid:
+            raise ConfigError(
+                "a loader that was iterating does not survive a fork: its threads stayed in the parent. "
+                "Build the loader in the child, or start the process by spawn."
+            )
+
     def next(self) -> Batch | None:
         """Return the batch of the next train_step, or None at the end of a finite run.
 
@@ -191,20 +206,16 @@ class Prefetcher:
         shared = self._shared
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
-        if os.getpid() != self._pid:
-            raise ConfigError(
-                "a loader that was iterating does not survive a fork: its threads stayed in the parent. "
-                "Build the loader in the child, or start the process by spawn."
-            )
         with shared.changed:
-            while not (shared.open_jobs and shared.open_jobs[0].remaining == 0) and shared.failure is None:
+            while not (shared.open_jobs and shared.open_jobs[0].remaining == 0):
                 if shared.closing:
                     raise StageFailedError(
                         "the loader was closed while a batch was awaited. Iterate it again to go on."
                     )
+                failure = shared.failure or (None if shared.open_jobs else shared.plan_failure)
+                if failure is not None:
+                    raise _as_trajload(failure) from failure
                 shared.changed.wait()
-            if shared.failure is not None:
-                raise _as_trajload(shared.failure) from shared.failure
             job = shared.open_jobs.popleft()
             shared.changed.notify_all()
         if job.errors:
@@ -221,7 +232,7 @@ class Prefetcher:
 
 def _as_trajload(err: BaseException) -> TrajloadError:
     if isinstance(err, TrajloadError):
-        return err
+        return type(err)(err.message, at=err.at)  # a fresh one: the original is its cause, with the thread's traceback
     return StageFailedError(
         f"a pipeline thread died of {type(err).__name__}: {err}. This is a bug in trajload or in a source; please report it."
     )
