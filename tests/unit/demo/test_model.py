@@ -72,3 +72,15 @@ def test_training_lowers_the_loss(values) -> None:
         optimizer.step()
         history.append(loss.item())
     assert history[-1] < 0.95 * history[0]
+
+
+def test_pictures_of_another_size_are_seen_alike() -> None:
+    """A picture at double size gives the patches of the original; the fast path for 64 pixels is the exact average."""
+    generator = torch.Generator().manual_seed(2)
+    rgb_BTCHW = torch.randint(0, 256, (1, 2, 3, 64, 64), dtype=torch.uint8, generator=generator)
+    model = make_model(0)
+    expected = torch.nn.functional.avg_pool2d(rgb_BTCHW[0, :, :, 8:].float(), 2) / 255.0 - 0.5
+    got = torch.nn.functional.pixel_shuffle(model.patches(rgb_BTCHW)[0], 4)
+    torch.testing.assert_close(got, expected)
+    doubled = rgb_BTCHW.repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2)
+    torch.testing.assert_close(model.patches(doubled), model.patches(rgb_BTCHW))
