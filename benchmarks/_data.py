@@ -7,10 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from trajload.shards.video_encode import VideoEncode
 
 from trajload import Modality, StreamSpec, Writer
 from trajload.rng import key_rng
+from trajload.shards.video_encode import VideoEncode
 
 
 def _frames(episode: int, num_steps: int, height: int, width: int) -> np.ndarray:

@@ -64,7 +64,8 @@ class RowReader(Protocol):
     """What a foreign source implements for streams that are not byte ranges (parquet columns, HDF5, ...)."""
 
     def read_rows(self, rows: Int64Array) -> Any:
-        """Return the values of `rows` (N,), in that order: an array (N, ...) or a list of N objects for text.
+        """Return the values of `rows` (N,), in that order: an array (N, ...), a list of N objects for text, or a list
+        of N encoded pictures (bytes) for jpg and png.
 
         Thread-safe. Rows may repeat and stand in any order; they lie inside [0, num_rows).
         """

@@ -21,7 +21,6 @@ from trajload.errors import DecodeError, SourceError
 from trajload.refs import TableTrack, VideoTrack
 from trajload.shards.video_encode import VideoEncode, encode_video, remux_video
 from trajload.shards.video_index import build_video_index
-from trajload.sources.lerobot_rows import ImageRows
 from trajload.spec import Image, StreamSpec
 from trajload.storage import ByteStore
 from trajload.storage.local import check_inside
@@ -44,8 +43,6 @@ def native_spec(spec: StreamSpec, reencode: VideoEncode | None) -> StreamSpec:
 def table_value(track: TableTrack, spec: StreamSpec) -> Any:
     """Return all rows of a table: an array, encoded pictures, or text (one string where all rows are the same)."""
     rows = np.arange(track.num_rows, dtype=np.int64)
-    if isinstance(track.reader, ImageRows):
-        return track.reader.read_encoded(rows)
     values = track.reader.read_rows(rows)
     if not spec.is_text:
         return values

@@ -55,14 +55,17 @@ def decode_array(
             "array", track.file, track.offset, store.read(ByteRange(track.file, track.offset, size)), track.checksum
         )
         context.mark_verified(store.root, track.file, track.offset)
-    source = Blobs(ranges, blobs)
     if track.row_bytes == 0:
         return
-    first = int(rows[0])
-    if np.array_equal(rows, np.arange(first, first + len(rows))):
-        data = source.view(track.offset + first * track.row_bytes, len(rows) * track.row_bytes)
-        target[...] = np.frombuffer(data, dtype=track.dtype).reshape(target.shape)
-        return
+    source = Blobs(ranges, blobs)
+    if len(ranges) == 1:
+        first, offset = divmod(ranges[0].offset - track.offset, track.row_bytes)
+        if offset == 0:
+            values = np.frombuffer(blobs[0], dtype=track.dtype).reshape(-1, *track.row_shape)
+            # a gather writes straight into the batch; the run that most windows are is a plain copy
+            is_run = len(values) == len(rows) and bool((rows[1:] > rows[:-1]).all())
+            target[...] = values if is_run else values[rows - first]
+            return
     for i, row in enumerate(rows.tolist()):
         data = source.view(track.offset + row * track.row_bytes, track.row_bytes)
         target[i] = np.frombuffer(data, dtype=track.dtype).reshape(track.row_shape)

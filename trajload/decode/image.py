@@ -15,11 +15,11 @@ from trajload.decode.context import DecodeContext
 from trajload.decode.pixels import finish_picture
 from trajload.decode.plan import Blobs, plan_reads
 from trajload.errors import DecodeError
-from trajload.refs import ImageTrack
+from trajload.refs import ImageTrack, TableTrack
 from trajload.spec import StreamSpec
 from trajload.types import Int64Array, Modality, NDArray
 
-__all__ = ["decode_image", "decode_images"]
+__all__ = ["decode_image", "decode_image_table", "decode_images"]
 
 _FORMATS = {"jpg": ("JPEG",), "png": ("PNG",)}
 # EXIF orientations that swap height and width when the picture is turned upright.
@@ -42,17 +42,44 @@ def decode_images(
         what = f"image {row} of stream {spec.name!r}"
         check_bytes(what, track.file, offset, data, int(track.checksum_N[row]))
         picture = decode_image(bytes(data), track.encoding, spec, what)
-        is_color = spec.modality is Modality.RGB
-        planes = context.scratch("image", (picture.shape[2], *picture.shape[:2]), picture.dtype)
-        target = out[i] if planes.shape == out[i].shape else planes
-        if is_color:
-            from trajload.decode import kernels
+        _write(picture, out[i], spec, context)
 
-            kernels.deinterleave_rgb(picture.reshape(-1), picture.shape[1] * 3, target)
-        else:
-            target[...] = np.moveaxis(picture, 2, 0)
-        if target is planes:
-            finish_picture(planes, out[i], 0, is_color, context)
+
+def decode_image_table(
+    track: TableTrack, rows: Int64Array, out: NDArray, *, spec: StreamSpec, context: DecodeContext
+) -> None:
+    """Write pictures that a foreign source's reader hands out encoded, one `bytes` a row, to `out` (T, C, H, W)."""
+    values = track.reader.read_rows(rows)
+    if len(values) != len(rows) or not all(isinstance(value, bytes) for value in values):
+        kinds = sorted({type(value).__name__ for value in values})
+        raise DecodeError(
+            f"table {track.file!r} gave {len(values)} values of {', '.join(kinds)} for {len(rows)} rows of stream "
+            f"{spec.name!r}: expected encoded pictures as bytes."
+        )
+    done: dict[int, int] = {}
+    for i, (row, data) in enumerate(zip(rows.tolist(), values, strict=True)):
+        if row in done:
+            out[i] = out[done[row]]
+            continue
+        # One column may hold both kinds, so the bytes say which; anything else is refused as a damaged png.
+        encoding = "jpg" if data.startswith(b"\xff\xd8") else "png"
+        _write(decode_image(data, encoding, spec, f"image {row} of stream {spec.name!r}"), out[i], spec, context)
+        done[row] = i
+
+
+def _write(picture: NDArray, out_CHW: NDArray, spec: StreamSpec, context: DecodeContext) -> None:
+    """Write one picture (H, W, C) to its place in the batch, resized where the batch has another size."""
+    is_color = spec.modality is Modality.RGB
+    planes = context.scratch("image", (picture.shape[2], *picture.shape[:2]), picture.dtype)
+    target = out_CHW if planes.shape == out_CHW.shape else planes
+    if is_color:
+        from trajload.decode import kernels
+
+        kernels.deinterleave_rgb(picture.reshape(-1), picture.shape[1] * 3, target)
+    else:
+        target[...] = np.moveaxis(picture, 2, 0)
+    if target is planes:
+        finish_picture(planes, out_CHW, 0, is_color, context)
 
 
 def decode_image(data: bytes, encoding: str, spec: StreamSpec, what: str) -> NDArray:

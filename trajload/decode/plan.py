@@ -54,6 +54,10 @@ def plan_reads(track: Track, rows: Int64Array) -> list[ByteRange]:
         packets = video_packets(track, rows)
         return merge_ranges(track.file, track.index.offset_P[packets], track.index.size_P[packets])
     if isinstance(track, ArrayTrack):
+        first, last = int(rows.min()), int(rows.max())
+        if (last + 1 - first - len(rows)) * track.row_bytes <= MAX_GAP_BYTES:
+            # the usual window: one run, perhaps with gaps not worth a second read
+            return [ByteRange(track.file, track.offset + first * track.row_bytes, (last + 1 - first) * track.row_bytes)]
         needed = np.unique(rows)
         size = np.full(len(needed), track.row_bytes, dtype=np.int64)
         return merge_ranges(track.file, track.offset + needed * track.row_bytes, size)

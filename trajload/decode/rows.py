@@ -94,6 +94,10 @@ def decode_rows(
         decode_array(track, rows, plan_reads(track, rows), blobs, out, store=store, context=context)
     elif isinstance(track, ChunkTrack):
         decode_chunks(track, rows, plan_reads(track, rows), blobs, out, context=context)
+    elif isinstance(track, TableTrack) and spec.is_picture:
+        from trajload.decode.image import decode_image_table
+
+        decode_image_table(track, rows, out, spec=spec, context=context)
     elif isinstance(track, TableTrack):
         decode_table(track, rows, out)
     else:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from trajload.errors import DecodeError, SourceError, WindowError, at
+from trajload.errors import SourceError, WindowError, at
 from trajload.sources.parquet import ParquetTables
 from trajload.sources.parquet_columns import with_row_shape
 from trajload.spec import StreamSpec
 from trajload.storage.local import check_inside
-from trajload.types import Int64Array, Modality, NDArray
+from trajload.types import Int64Array, NDArray
 
 __all__ = ["ImageRows", "NumericRows", "TaskRows", "TextRows"]
 
@@ -90,21 +89,8 @@ class ImageRows(_Rows):
 
     spec: StreamSpec
 
-    def read_rows(self, rows: Int64Array) -> NDArray:
-        """Return decoded pictures (N, C, H, W) of the spec's dtype, upright; rgb as three channels.
-
-        A row asked for twice is decoded once.
-        """
-        height, width, channels = self.spec.shape
-        out_NCHW = np.empty((len(rows), channels, height, width), dtype=self.spec.dtype)
-        unique, which = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
-        for k, data in enumerate(self.read_encoded(unique)):
-            with at(shard=self.file, stream=self.column):
-                out_NCHW[which == k] = _decode(data, int(unique[k]), self.spec)
-        return out_NCHW
-
-    def read_encoded(self, rows: Int64Array) -> list[bytes]:
-        """Return the pictures as they are stored, one file's bytes each."""
+    def read_rows(self, rows: Int64Array) -> list[bytes]:
+        """Return the pictures as they are stored, one file's bytes each; decoding is the decoder's."""
         out: list[bytes] = []
         for value in self._read(rows):
             data, path = (value or {}).get("bytes"), (value or {}).get("path")
@@ -122,33 +108,3 @@ class ImageRows(_Rows):
                 raise SourceError(
                     f"picture {path!r} cannot be read: {err.strerror}, but the column names it. Restore it."
                 ) from err
-
-
-def _decode(data: bytes, row: int, spec: StreamSpec) -> NDArray:
-    """Return one picture (C, H, W), checked against its spec."""
-    from PIL import Image as Pictures
-    from PIL import ImageOps
-
-    try:
-        with Pictures.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
-            # Before pixels are unpacked, so that a hostile header costs no memory.
-            if sorted(picture.size) != sorted(spec.shape[:2]):
-                raise DecodeError(
-                    f"picture of row {row} is {picture.height} x {picture.width}, expected {spec.shape[0]} x {spec.shape[1]} (H x W)."
-                )
-            upright = ImageOps.exif_transpose(picture)
-            if spec.modality is Modality.RGB and upright.mode.startswith(("I", "F")):
-                raise DecodeError(f"picture of row {row} holds {upright.mode!r} values, expected 8-bit colour.")
-            array = np.asarray(upright.convert("RGB") if spec.modality is Modality.RGB else upright)
-    except DecodeError:
-        raise
-    except Exception as err:  # Pillow raises whatever its parsers meet in damaged bytes
-        raise DecodeError(
-            f"picture of row {row} is no whole png or jpg: {err} ({len(data)} bytes that begin with {data[:8]!r}). Restore it."
-        ) from err
-    array = array[:, :, None] if array.ndim == 2 else array
-    wanted = np.dtype(spec.dtype)
-    in_range = array.dtype != wanted and array.size and array.min() >= 0 and array.max() <= np.iinfo(wanted).max
-    if array.shape != spec.shape or not (array.dtype == wanted or in_range):
-        raise DecodeError(f"picture of row {row} is {array.shape} {array.dtype}, expected {spec.shape} {wanted}.")
-    return np.moveaxis(array.astype(wanted, copy=False), 2, 0)

@@ -9,14 +9,23 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from trajload.errors import DecodeError, SourceError
+import trajload as tl
+from trajload.decode import DecodeContext, decode_rows, row_shape
+from trajload.errors import DecodeError, SourceError, at
 from trajload.sources.lerobot import LeRobotSource
 from trajload.types import Modality
 
 
-def rows(dataset, episode, stream, wanted=None):
-    track = dataset.track(episode, stream)
-    return track.reader.read_rows(np.arange(track.num_rows) if wanted is None else np.asarray(wanted))
+def rows(dataset, episode, stream, wanted=None, size=None):
+    """Decode pictures as a loader does."""
+    track, spec, request = dataset.track(episode, stream), dataset.streams[stream], tl.Image(size=size)
+    which = np.arange(track.num_rows) if wanted is None else np.asarray(wanted)
+    shape, dtype = row_shape(spec, request)
+    out = np.empty((len(which), *shape), dtype)
+    context = DecodeContext()
+    with at(stream=stream):
+        decode_rows(track, which, [], out, spec=spec, request=request, store=dataset.store, context=context)
+    return out
 
 
 def encode(array: np.ndarray, kind: str) -> bytes:
@@ -44,7 +53,8 @@ def test_image_features_give_their_pictures(tmp_path, maker, where):
     assert (spec.encoding, spec.shape, spec.modality) == ("png", (32, 48, 3), Modality.RGB)
     got = rows(dataset, 0, "observation.images.wrist", [2, 0, 2])
     np.testing.assert_array_equal(got, np.stack([maker.picture(0, i).transpose(2, 0, 1) for i in (2, 0, 2)]))
-    assert dataset.track(0, "observation.images.wrist").reader.read_encoded(np.array([2, 0])) == [data[2], data[0]]
+    assert rows(dataset, 0, "observation.images.wrist", size=(16, 24)).shape == (3, 3, 16, 24)
+    assert dataset.track(0, "observation.images.wrist").reader.read_rows(np.array([2, 0])) == [data[2], data[0]]
 
 
 def test_depth_pictures_are_depth(tmp_path, maker):
@@ -62,15 +72,15 @@ def test_depth_pictures_are_depth(tmp_path, maker):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda one: one[: len(one) // 2], r"picture of row 1 is no whole png or jpg"),
-        (lambda one: b"text", r"picture of row 1 is no whole png or jpg.*4 bytes that begin with b'text'"),
+        (lambda one: one[: len(one) // 2], r"image 1 of stream 'cam' is not a whole png picture"),
+        (lambda one: b"text", r"image 1 of stream 'cam' is not a whole png picture.*4 bytes that begin with b'text'"),
         (
             lambda one: encode(np.zeros((8, 8, 3), np.uint8), "PNG"),
-            r"picture of row 1 is 8 x 8, expected 32 x 48 \(H x W\)",
+            r"image 1 of stream 'cam' shows 8 x 8, expected 32 x 48 \(H x W\)",
         ),
         (
             lambda one: encode(np.zeros((32, 48), np.uint16), "PNG"),
-            r"picture of row 1 holds 'I;16' values, expected 8-bit",
+            r"image 1 of stream 'cam' holds 'I;16' values \(more than 8 bits\)",
         ),
         (lambda one: None, r"a row holds neither picture bytes nor a path"),
     ],
