@@ -43,16 +43,13 @@ def trajload_batches(data: Path, order: str = "shuffled") -> Iterator[np.ndarray
 def window_list(data: Path, num_batches: int) -> list[tuple[int, int]]:
     """Return (episode, start) of the first batches, so that the rival reads the very same windows."""
     import trajload as tl
+    from trajload.sampling.sampler import Sampler
+    from trajload.sampling.windows import WindowTable
 
-    loader = tl.Loader(
-        data / "native",
-        window=tl.Window(num_steps=STEPS),
-        global_batch_size=BATCH,
-        seed=SEED,
-        streams=["action"],
-        num_workers=0,
-    )
-    return [(ref.episode_index, ref.start) for step in range(num_batches) for ref in loader.batch_at(step).refs]
+    table = WindowTable(tl.open(data / "native").num_steps_E, tl.Window(num_steps=STEPS))
+    sampler = Sampler(table, order="shuffled", seed=SEED, global_batch_size=BATCH)
+    batches = [sampler.refs(step) for step in range(num_batches)]
+    return [pair for refs in batches for pair in zip(refs.episode_B.tolist(), refs.start_B.tolist(), strict=True)]
 
 
 class TorchcodecWindows:

@@ -283,6 +283,7 @@ class Loader:
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
+        self._builder.pool.clear()
         self.dataset.close()
 
     def __enter__(self) -> Loader:

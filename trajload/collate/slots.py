@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from trajload.collate.batch import Batch, RefsBuilder
+from trajload.collate.pool import TensorPool
 from trajload.errors import ConfigError
 from trajload.refs import WindowRef
 from trajload.types import BoolArray, Int64Array, NDArray
@@ -77,6 +78,7 @@ class BatchSlots:
         text_streams: Sequence[str] | Mapping[str, str] = (),
         *,
         row_is_pad: bool = False,
+        pool: TensorPool | None = None,
     ) -> BatchSlots:
         """Return memory for a batch.
 
@@ -88,6 +90,7 @@ class BatchSlots:
             text_streams: Names of the text streams; a mapping gives each its dtype, 'str' or 'json' ('str' if not
                 given). Where an episode lacks one, the value is "" or None.
             row_is_pad: Whether the batch has the key `row_is_pad`.
+            pool: Where the memory of large streams comes from and returns to; None takes fresh memory.
 
         Raises:
             ConfigError: A dtype that torch lacks; the message names the stream.
@@ -95,7 +98,11 @@ class BatchSlots:
         B, T = num_rows, num_steps
         tensors: dict[str, torch.Tensor] = {}
         for name, (row_shape, dtype) in stream_layout.items():
-            tensors[name] = torch.empty((B, T, *row_shape), dtype=_torch_dtype(name, dtype))
+            torch_dtype = _torch_dtype(name, dtype)
+            if pool is None:
+                tensors[name] = torch.empty((B, T, *row_shape), dtype=torch_dtype)
+            else:
+                tensors[name] = pool.empty((B, T, *row_shape), np.dtype(dtype).newbyteorder("="), torch_dtype)
             tensors[f"{name}_is_pad"] = torch.zeros((B, T), dtype=torch.bool)
             tensors[f"{name}_is_missing"] = torch.zeros(B, dtype=torch.bool)
         text_dtypes = text_streams if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")

@@ -23,6 +23,7 @@ from trajload.align.rows import (
     window_steps,
 )
 from trajload.collate.batch import Batch
+from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots
 from trajload.decode import DecodeContext, decode_rows, plan_reads, read_text, row_shape
 from trajload.errors import DecodeError, StageFailedError, TrajloadError, at
@@ -36,6 +37,9 @@ from trajload.spec import Window
 from trajload.types import BoolArray, Int64Array
 
 __all__ = ["BatchBuilder", "Job", "RowWork"]
+
+# A steady run has at most one batch free at a time; a few more absorb a consumer that drops several together.
+_MAX_FREE_BATCHES = 4
 
 
 @dataclass(slots=True)
@@ -115,6 +119,7 @@ class BatchBuilder:
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
+        self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
         self._layout: Mapping[str, Any] = {c.name: row_shape(c.spec, c.request) for c in choices if not c.spec.is_text}
         self._text = {c.name: c.spec.dtype for c in choices if c.spec.is_text}
 
@@ -139,6 +144,7 @@ class BatchBuilder:
                 self._layout,
                 self._text,
                 row_is_pad=self.sampler.num_train_steps is not None,
+                pool=self.pool,
             )
             return Job(
                 train_step,

@@ -1,0 +1,72 @@
+"""Memory of large tensors, used again once the consumer has let go of it.
+
+A fresh batch of video is tens of megabytes of pages that the kernel must map and zero one by one, which costs several
+times the colour conversion that fills them. So the memory of a dropped tensor is kept and handed out again.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+
+from trajload.types import NDArray
+
+__all__ = ["MIN_POOLED_BYTES", "TensorPool"]
+
+MIN_POOLED_BYTES = 1 << 18
+"""Smaller tensors come from torch: malloc reuses their memory by itself."""
+_ALIGNMENT = 64
+
+
+class TensorPool:
+    """Hands out uninitialised tensors, and takes their memory back when nothing refers to it any more.
+
+    Nothing means nothing: views, NumPy arrays made of the tensor, and tensors that share its storage all keep the
+    memory out of the pool. Each tensor has a storage of its own, so saving one saves no more than it shows.
+    Thread-safe without a lock, since memory may come back in the middle of anything, wherever Python drops an object.
+    """
+
+    def __init__(self, max_free: int) -> None:
+        """Keep at most `max_free` pieces of each size that are not in use."""
+        self._max_free = max_free
+        self._free: dict[int, deque[NDArray]] = {}
+        self.num_allocated = 0
+        """Pieces ever allocated; stays level in a steady run."""
+
+    def empty(self, shape: tuple[int, ...], np_dtype: np.dtype[Any], torch_dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor with undefined values."""
+        num_bytes = math.prod(shape) * np_dtype.itemsize
+        if num_bytes < MIN_POOLED_BYTES:
+            return torch.empty(shape, dtype=torch_dtype)
+        free = self._free.setdefault(num_bytes, deque())
+        try:
+            piece = free.pop()
+        except IndexError:
+            raw = np.empty(num_bytes + _ALIGNMENT, dtype=np.uint8)
+            start = -raw.ctypes.data % _ALIGNMENT
+            piece = raw[start : start + num_bytes]
+            self.num_allocated += 1
+        # The tensor's storage holds this very array object, so its end is the end of the last user.
+        lease = piece.view(np_dtype).reshape(shape)
+        weakref.finalize(lease, _give_back, weakref.ref(self), piece).atexit = False
+        return torch.from_numpy(lease)
+
+    def _take_back(self, piece: NDArray) -> None:
+        free = self._free.get(piece.nbytes)
+        if free is not None and len(free) < self._max_free:
+            free.append(piece)
+
+    def clear(self) -> None:
+        """Forget the memory that is not in use. What is in use comes back no more."""
+        self._free = {}
+
+
+def _give_back(pool_ref: weakref.ref[TensorPool], piece: NDArray) -> None:
+    pool = pool_ref()
+    if pool is not None:
+        pool._take_back(piece)
