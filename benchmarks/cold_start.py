@@ -23,6 +23,7 @@ def case(name: str, data: Path) -> dict[str, float]:
     begin = time.perf_counter()
     import trajload as tl
 
+    bare = time.perf_counter()
     with tl.Loader(
         data / "native", window=tl.Window(num_steps=16), global_batch_size=16, seed=7, num_workers=2
     ) as loader:
@@ -34,6 +35,7 @@ def case(name: str, data: Path) -> dict[str, float]:
     if batch.train_step != STEPS[name]:
         raise SystemExit(f"got train_step {batch.train_step}, expected {STEPS[name]}")
     return {
+        "import_trajload_ms": (bare - begin) * 1e3,
         "import_and_open_s": imported - begin,
         "seek_ms": (sought - imported) * 1e3,
         "first_batch_s": done - sought,

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -205,7 +204,5 @@ def test_ctrl_c_ends_the_process_at_once_with_keyboard_interrupt(demo_dataset: P
     with process.stdout:
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
-        begin = time.monotonic()
         out = process.stdout.read()
         assert process.wait(30) == 0, out
-        assert time.monotonic() - begin < 30
