@@ -176,7 +176,7 @@ class BatchBuilder:
     def _read_stream(self, choice: StreamChoice, episode: int, steps_T: Int64Array, is_pad_T: BoolArray) -> StreamWork:
         with self.stats.timed("plan"):
             track = self.dataset.track(episode, choice.name)
-            if track is None:
+            if track is None or track.num_rows == 0:
                 return StreamWork(choice, None, steps_T, is_pad_T, [])
             rows_T, pad_T = self._rows(choice, track, episode, steps_T, is_pad_T)
             if choice.spec.is_text:
