@@ -9,6 +9,7 @@ from trajload.errors import ManifestError, at
 from trajload.manifest.model import Manifest
 from trajload.storage.atomic import write_atomic
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
+from trajload.storage.regular import open_regular
 from trajload.types import PathLikeStr
 
 __all__ = ["MANIFEST_NAME", "read_manifest", "write_manifest"]
@@ -29,7 +30,8 @@ def read_manifest(folder: PathLikeStr) -> Manifest:
     path = Path(folder, MANIFEST_NAME)
     with at(dataset=str(folder)):
         try:
-            data = path.read_bytes()
+            with open_regular(path) as handle:
+                data = handle.read()
         except OSError as err:
             raise ManifestError(
                 f"file {str(path)!r} cannot be read: {err.strerror}. A dataset without it was never finished; "

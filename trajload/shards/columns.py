@@ -19,6 +19,7 @@ import xxhash
 
 from trajload.errors import ShardCorruptError, ShardNotFoundError
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
+from trajload.storage.regular import open_regular_fd
 from trajload.types import NDArray, PathLikeStr
 
 __all__ = ["ColumnFile", "columns_to_parts"]
@@ -70,14 +71,14 @@ class ColumnFile:
     def __init__(self, path: PathLikeStr, *, num_bytes: int | None = None, header_checksum: str | None = None) -> None:
         self.path = os.fspath(path)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular_fd(path)
         except (FileNotFoundError, NotADirectoryError):
             raise ShardNotFoundError(
                 f"file {self.path!r} does not exist, but the manifest names it. Restore it, or rebuild indexes from "
                 "their shards: trajload verify --rebuild-index, or trajload.shards.rebuild.rebuild_index(folder)."
             ) from None
         except OSError as err:
-            raise ShardNotFoundError(f"file {self.path!r} cannot be opened: {err.strerror}.") from err
+            raise ShardNotFoundError(f"file {self.path!r} cannot be opened: {err.strerror}. Restore it.") from err
         try:
             size = os.fstat(fd).st_size
             if is_lfs_pointer(os.pread(fd, 256, 0)):

@@ -16,6 +16,7 @@ from trajload.shards.lock import FolderLock
 from trajload.shards.scan import scan_episodes
 from trajload.shards.shard_writer import IndexBytes, index_entry
 from trajload.storage.atomic import write_atomic
+from trajload.storage.regular import open_regular
 from trajload.types import PathLikeStr
 
 __all__ = ["file_sha256", "rebuild_index"]
@@ -24,7 +25,7 @@ __all__ = ["file_sha256", "rebuild_index"]
 def file_sha256(path: PathLikeStr) -> str:
     """Return the SHA-256 of a file in hex, read in pieces."""
     digest = hashlib.sha256()
-    with open(path, "rb") as handle:
+    with open_regular(path) as handle:
         while piece := handle.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from trajload.shards.verify_shard import ShardVerifier
 from trajload.storage import LocalStore
 from trajload.storage.atomic import TEMP_SUFFIX
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer_file
+from trajload.storage.regular import check_regular
 from trajload.types import PathLikeStr
 
 __all__ = ["Problem", "VerifyReport", "rebuild_index", "verify"]
@@ -78,7 +79,7 @@ def _present(root: Path, entry: FileEntry | IndexEntry | ShardEntry, report: Ver
     """Return whether a file is there with its size; add a problem where not."""
     file = root / entry.name
     try:
-        size = file.stat().st_size
+        size = check_regular(file, file.stat()).st_size
     except OSError as err:
         advice = "Restore it"
         if isinstance(entry, IndexEntry):
@@ -100,7 +101,12 @@ def _present(root: Path, entry: FileEntry | IndexEntry | ShardEntry, report: Ver
 def _check_sha256(
     root: Path, entry: FileEntry | IndexEntry | ShardEntry, report: VerifyReport, kind: str = "sha256"
 ) -> None:
-    actual = file_sha256(root / entry.name)
+    try:
+        actual = file_sha256(root / entry.name)
+    except OSError as err:
+        message = f"file cannot be read: {err.strerror}. Restore it, or its permissions."
+        report.problems.append(Problem(kind="missing", message=message, file=entry.name))
+        return
     report.num_bytes += entry.num_bytes
     if actual != entry.sha256:
         message = f"file is changed: got SHA-256 {actual}, expected {entry.sha256}. Restore it."

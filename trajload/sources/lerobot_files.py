@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _MAX_DEPTH = 12
 
 
 def scan_files(root: Path, tops: Iterable[str]) -> dict[str, int]:
-    """Return relative path and size of every file under the folders `tops` of `root`.
+    """Return relative path and size of every regular file under the folders `tops` of `root`.
 
     One pass with scandir: asking the file system for each expected name takes minutes on network disks.
     Links are followed (model hubs lay datasets out as links into a blob cache); a dangling link is no file.
@@ -39,8 +40,8 @@ def scan_files(root: Path, tops: Iterable[str]) -> dict[str, int]:
                     if entry.is_dir():
                         if depth < _MAX_DEPTH:
                             todo.append((name, depth + 1))
-                    else:
-                        out[name] = entry.stat().st_size
+                    elif stat.S_ISREG((status := entry.stat()).st_mode):
+                        out[name] = status.st_size
                 except OSError:
                     continue
     return out

@@ -16,6 +16,7 @@ from trajload.sources.parquet import ParquetTables
 from trajload.sources.parquet_columns import with_row_shape
 from trajload.spec import StreamSpec
 from trajload.storage.local import check_inside
+from trajload.storage.regular import open_regular
 from trajload.types import Int64Array, NDArray
 
 __all__ = ["ImageRows", "NumericRows", "TaskRows", "TextRows"]
@@ -103,7 +104,8 @@ class ImageRows(_Rows):
     def _read_file(self, path: str) -> bytes:
         with at(shard=self.file, stream=self.column):
             try:
-                return Path(self.tables.root, check_inside(path)).read_bytes()
+                with open_regular(Path(self.tables.root, check_inside(path))) as handle:
+                    return handle.read()
             except OSError as err:
                 raise SourceError(
                     f"picture {path!r} cannot be read: {err.strerror}, but the column names it. Restore it."

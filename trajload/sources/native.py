@@ -23,6 +23,7 @@ from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets
 from trajload.spec import UniformClock
 from trajload.storage import LocalStore
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer, is_lfs_pointer_file
+from trajload.storage.regular import open_regular
 from trajload.types import Int64Array, PathLikeStr
 
 __all__ = ["NativeDataset", "is_native", "open_native"]
@@ -32,13 +33,15 @@ _MAX_MAPPED_INDEXES = 64
 
 
 def is_native(path: PathLikeStr) -> bool:
-    """Return whether `path` looks like a dataset in trajload's own format (or what git left of one)."""
+    """Return whether `path` looks like a dataset in trajload's own format (or what is left of one: a pointer, an unreadable manifest)."""
     file = Path(path, MANIFEST_NAME)
     try:
-        with open(file, "rb") as handle:
+        with open_regular(file) as handle:
             head = handle.read(4096)
+    except FileNotFoundError:
+        return file.is_symlink()  # a dangling one: opening tells what is wrong
     except OSError:
-        return False
+        return True
     compact = b"".join(head.split())
     return is_lfs_pointer(head) or b'"format":"trajload"' in compact
 

@@ -21,6 +21,7 @@ import numpy as np
 from trajload.errors import MissingDependencyError, ShardNotFoundError, SourceError, at
 from trajload.sources.parquet_columns import column_type, to_numeric
 from trajload.storage.local import check_inside
+from trajload.storage.regular import check_regular, open_regular
 from trajload.types import Int64Array, NDArray
 
 __all__ = ["DEFAULT_CACHE_BYTES", "ParquetFooter", "ParquetTables", "open_parquet", "pyarrow_parquet"]
@@ -45,6 +46,7 @@ def open_parquet(path: Path, file: str) -> Any:
     """Return `pyarrow.parquet.ParquetFile` of `path`; errors name `file` and what its bytes look like."""
     pq = pyarrow_parquet()
     try:
+        check_regular(path, path.stat())
         return pq.ParquetFile(path, memory_map=False)
     except FileNotFoundError:
         raise ShardNotFoundError(
@@ -60,7 +62,7 @@ def describe_bytes(path: Path) -> str:
     """Return in words what a file that should have been something else looks like."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as f:
+        with open_regular(path) as f:
             head = f.read(64)
             f.seek(max(0, size - 4))
             tail = f.read(4)

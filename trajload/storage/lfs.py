@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trajload.storage.regular import open_regular
 from trajload.types import PathLikeStr
 
 __all__ = ["LFS_ADVICE", "is_lfs_pointer", "is_lfs_pointer_file"]
@@ -18,7 +19,7 @@ def is_lfs_pointer(head: bytes) -> bool:
 def is_lfs_pointer_file(path: PathLikeStr) -> bool:
     """Return whether the file at `path` is a Git LFS pointer; False where it cannot be read."""
     try:
-        with open(path, "rb") as handle:
+        with open_regular(path) as handle:
             return is_lfs_pointer(handle.read(len(_MAGIC)))
     except OSError:
         return False

@@ -11,6 +11,7 @@ from typing import Any
 from trajload.errors import ConfigError, ShardCorruptError, ShardNotFoundError
 from trajload.refs import ByteRange
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
+from trajload.storage.regular import check_regular, open_regular_fd
 from trajload.types import PathLikeStr
 
 __all__ = ["LocalStore", "check_inside"]
@@ -39,7 +40,7 @@ class _OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.fd = -1  # so that __del__ has something to look at where opening fails
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = open_regular_fd(path)
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -104,7 +105,7 @@ class LocalStore:
     def size(self, file: str) -> int:
         path = Path(self.root, check_inside(file))
         try:
-            return path.stat().st_size
+            return check_regular(path, path.stat()).st_size
         except OSError as err:
             raise self._not_found(path, err) from None
 
@@ -114,7 +115,7 @@ class LocalStore:
             return ShardNotFoundError(
                 f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or rebuild the dataset."
             )
-        return ShardNotFoundError(f"file {str(path)!r} cannot be opened: {err.strerror}.")
+        return ShardNotFoundError(f"file {str(path)!r} cannot be opened: {err.strerror}. Restore it.")
 
     def close(self) -> None:
         with self._lock:
