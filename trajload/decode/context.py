@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from trajload.errors import ConfigError
 from trajload.refs import VideoIndex
 from trajload.types import NDArray
 
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.reformatter import VideoReformatter
 
-__all__ = ["DecodeContext"]
+    from trajload.decode.libav_symbols import Libav
+    from trajload.decode.libav_video import LoopSetup
+
+__all__ = ["DecodeContext", "Engine"]
+
+Engine: TypeAlias = Literal["libav", "pyav"]
 
 # Cameras of a dataset seldom differ in more than a handful of (codec, header) pairs; each open decoder holds its
 # reference frames, some 10 MB at 1080p.
@@ -32,9 +38,23 @@ class DecodeContext:
     """State that makes decoding fast and never changes its result. One per thread; not thread-safe.
 
     Holds no file and no reference to any dataset. `close` frees the codecs; the object can be used again after it.
+
+    Args:
+        engine: What decodes video: "libav" (our compiled loop over libavcodec), "pyav", or None for libav where it
+            passes its self-test. Formats that the loop does not know go through PyAV with any of them.
+
+    Raises:
+        ConfigError: "libav" is asked for, but cannot be used here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine | None = None) -> None:
+        self._libav: Libav | None = None
+        self._is_engine_known = engine == "pyav"
+        self.engine_reason = "asked for" if engine == "pyav" else ""
+        """Why PyAV does all the work, where it does."""
+        self.windows_by_engine: dict[Engine, int] = {"libav": 0, "pyav": 0}
+        """Video windows that each engine delivered."""
+        self._loops: OrderedDict[tuple[Any, ...], LoopSetup | None] = OrderedDict()
         self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
         self._weights: OrderedDict[tuple[int, int], tuple[NDArray, NDArray]] = OrderedDict()
@@ -42,6 +62,8 @@ class DecodeContext:
         self._coefficients: dict[tuple[str, ...], NDArray] = {}
         self._zstd: zstandard.ZstdDecompressor | None = None
         self._verified: set[int] = set()
+        if engine == "libav" and self.libav() is None:
+            raise ConfigError(f"engine 'libav' cannot be used here: {self.engine_reason}. Leave the choice open.")
 
     def decoder(self, index: VideoIndex) -> VideoCodecContext:
         """Return the open decoder for `index`'s stream, flushed of earlier packets by whoever used it last."""
@@ -61,6 +83,47 @@ class DecodeContext:
     def drop_decoder(self, index: VideoIndex) -> None:
         """Forget the decoder of `index`'s stream: after an error its inner state is not to be trusted."""
         self._decoders.pop(_decoder_key(index), None)
+
+    @property
+    def engine(self) -> Engine:
+        """What decodes video where both can."""
+        return "pyav" if self.libav() is None else "libav"
+
+    def libav(self) -> Libav | None:
+        """Return the libraries of the compiled loop, None where PyAV does its work."""
+        if not self._is_engine_known:
+            from trajload.decode.libav_symbols import find_libav
+
+            self._libav, self.engine_reason = find_libav()
+            self._is_engine_known = True
+        return self._libav
+
+    def loop_setup(self, index: VideoIndex, size: tuple[int, ...], kind: str) -> LoopSetup | None:
+        """Return what the compiled loop needs for pictures of that size, or None where PyAV decodes the stream."""
+        libav = self.libav()
+        if libav is None:
+            return None
+        key = (_decoder_key(index), size, kind)
+        if key in self._loops:
+            self._loops.move_to_end(key)
+            return self._loops[key]
+        from trajload.decode.libav_video import make_setup
+
+        found = self._loops[key] = make_setup(libav, index, size, kind, self)
+        while len(self._loops) > _MAX_DECODERS:
+            _, old = self._loops.popitem(last=False)
+            if old is not None:
+                old.close()
+        return found
+
+    def drop_loop(self, index: VideoIndex, size: tuple[int, ...], kind: str, *, for_good: bool) -> None:
+        """Forget the loop's decoder after an error; `for_good` leaves the stream to PyAV from now on."""
+        key = (_decoder_key(index), size, kind)
+        old = self._loops.pop(key, None)
+        if old is not None:
+            old.close()
+        if for_good:
+            self._loops[key] = None
 
     def reformatter(self, *key: Any) -> VideoReformatter:
         """Return swscale's converter kept for `key`: it is rebuilt whenever formats change, so one per use."""
@@ -132,6 +195,10 @@ class DecodeContext:
     def close(self) -> None:
         """Free decoders and memory. Idempotent."""
         self._decoders.clear()
+        for loop in self._loops.values():
+            if loop is not None:
+                loop.close()
+        self._loops.clear()
         self._scratch.clear()
         self._weights.clear()
         self._reformatters.clear()

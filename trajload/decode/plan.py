@@ -8,9 +8,18 @@ import numpy as np
 
 from trajload.errors import ConfigError, DecodeError, ShardCorruptError, WindowError
 from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
-from trajload.types import Int64Array
+from trajload.types import BoolArray, Int64Array
 
-__all__ = ["Blobs", "check_rows", "merge_ranges", "plan_reads", "video_segments"]
+__all__ = [
+    "Blobs",
+    "VideoReads",
+    "check_rows",
+    "merge_ranges",
+    "plan_reads",
+    "plan_video",
+    "reorder_depth",
+    "video_segments",
+]
 
 # Pieces closer than this are read in one go: the audio between the packets of a GOP costs less than a second
 # read, locally and even more over a network.
@@ -51,8 +60,7 @@ def plan_reads(track: Track, rows: Int64Array) -> list[ByteRange]:
     if rows.size == 0 or isinstance(track, TableTrack):
         return []
     if isinstance(track, VideoTrack):
-        packets = video_packets(track, rows)
-        return merge_ranges(track.file, track.index.offset_P[packets], track.index.size_P[packets])
+        return plan_video(track, rows)
     if isinstance(track, ArrayTrack):
         first, last = int(rows.min()), int(rows.max())
         if (last + 1 - first - len(rows)) * track.row_bytes <= MAX_GAP_BYTES:
@@ -107,15 +115,52 @@ def video_segments(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, i
     return out
 
 
-def video_groups(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, int]]:
-    """Return half-open packet runs of the whole groups of pictures that `video_segments` touches."""
-    is_key = track.index.is_keyframe_P
+class VideoReads(list[ByteRange]):
+    """The ranges of a video window, and how its frames come out of them: what decoding need not work out again."""
+
+    __slots__ = ("first_F", "frames_F", "groups", "segments")
+
+    def __init__(
+        self,
+        ranges: list[ByteRange],
+        frames_F: Int64Array,
+        first_F: Int64Array,
+        segments: list[tuple[int, int]],
+        groups: list[tuple[int, int]],
+    ) -> None:
+        super().__init__(ranges)
+        self.frames_F = frames_F
+        """Frames of the video, rising, each once."""
+        self.first_F = first_F
+        """Where each of them is first asked for."""
+        self.segments = segments
+        """Packet runs to feed; see `video_segments`."""
+        self.groups = groups
+        """Packet runs of the whole groups that hold them."""
+
+
+def plan_video(track: VideoTrack, rows: Int64Array) -> VideoReads:
+    """Return the reads of a window of a video; `rows` are checked and not empty."""
+    index = track.index
+    needed, first = np.unique(rows, return_index=True)
+    frames_F = needed + track.first_frame
+    segments = video_segments(track, frames_F)
+    groups = _whole_groups(index.is_keyframe_P, segments)
+    packets = (
+        slice(*groups[0]) if len(groups) == 1 else np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in groups])
+    )
+    ranges = merge_ranges(track.file, index.offset_P[packets], index.size_P[packets])
+    return VideoReads(ranges, frames_F, first, segments, groups)
+
+
+def _whole_groups(is_key_P: BoolArray, segments: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return half-open packet runs of the whole groups of pictures that `segments` touch."""
     out: list[tuple[int, int]] = []
-    for start, stop in video_segments(track, frames_F):
+    for start, stop in segments:
         # argmax on bool stops at the first True, so this costs the length of one group
-        rest = is_key[stop:]
+        rest = is_key_P[stop:]
         step = int(rest.argmax()) if rest.size else 0
-        end = stop + step if rest.size and rest[step] else len(is_key)
+        end = stop + step if rest.size and rest[step] else len(is_key_P)
         if out and start < out[-1][1]:
             out[-1] = (out[-1][0], max(end, out[-1][1]))
         else:
@@ -123,10 +168,12 @@ def video_groups(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, int
     return out
 
 
-def video_packets(track: VideoTrack, rows: Int64Array) -> Int64Array:
-    """Return the packets, in decode order, of every group of pictures that `rows` need."""
-    runs = video_groups(track, np.unique(rows) + track.first_frame)
-    return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in runs])
+def reorder_depth(pts_P: Int64Array) -> int:
+    """Return how many frames a decoder must hold back to give these packets' frames in display order."""
+    rank = np.empty(len(pts_P), dtype=np.int64)
+    rank[np.argsort(pts_P)] = np.arange(len(pts_P))
+    # The greatest number of frames that precede one in decode order and follow it in display order.
+    return int((np.arange(len(pts_P)) - rank).max(initial=0))
 
 
 class Blobs:
@@ -146,6 +193,16 @@ class Blobs:
         self._ranges = ranges
         self._views = [memoryview(blob) for blob in blobs]
         self._starts = [r.offset for r in ranges]
+
+    def addresses(self, offset_P: Int64Array, size_P: Int64Array) -> Int64Array:
+        """Return where in memory each piece stands; good while the blobs live."""
+        start_R = np.array(self._starts, dtype=np.int64)
+        base_R = np.array([np.frombuffer(view, dtype=np.uint8).ctypes.data for view in self._views], dtype=np.int64)
+        stop_R = np.array([where.offset + where.size for where in self._ranges], dtype=np.int64)
+        k_P = np.searchsorted(start_R, offset_P, side="right") - 1
+        if (k_P < 0).any() or (size_P < 0).any() or (offset_P + size_P > stop_R[k_P]).any():
+            raise AssertionError("a packet was not planned")
+        return base_R[k_P] + (offset_P - start_R[k_P])
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return the bytes [offset, offset + size) of the file."""

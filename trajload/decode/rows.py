@@ -13,7 +13,7 @@ from trajload.decode.context import DecodeContext
 from trajload.decode.plan import check_rows, plan_reads
 from trajload.decode.text import read_table_text, read_text_member
 from trajload.errors import ConfigError, DecodeError
-from trajload.refs import ArrayTrack, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
+from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
 from trajload.spec import Image, StreamRequest, StreamSpec
 from trajload.storage import ByteStore
 from trajload.types import Int64Array, Modality, NDArray
@@ -52,6 +52,7 @@ def decode_rows(
     request: StreamRequest,
     store: ByteStore,
     context: DecodeContext,
+    plan: list[ByteRange] | None = None,
 ) -> None:
     """Write the value of row `rows[i]` to `out[i]`.
 
@@ -67,6 +68,7 @@ def decode_rows(
         request: How it is wanted.
         store: Read from only to verify a raw array's checksum the first time this context meets it.
         context: The calling thread's.
+        plan: What `plan_reads(track, rows)` gave, where the caller still has it; saves planning again.
 
     Raises:
         WindowError: A row outside [0, track.num_rows).
@@ -85,15 +87,15 @@ def decode_rows(
     if isinstance(track, VideoTrack):
         from trajload.decode.video import decode_video
 
-        decode_video(track, rows, blobs, out, spec=spec, context=context)
+        decode_video(track, rows, blobs, out, spec=spec, context=context, plan=plan)
     elif isinstance(track, ImageTrack):
         from trajload.decode.image import decode_images
 
         decode_images(track, rows, blobs, out, spec=spec, context=context)
     elif isinstance(track, ArrayTrack):
-        decode_array(track, rows, plan_reads(track, rows), blobs, out, store=store, context=context)
+        decode_array(track, rows, plan or plan_reads(track, rows), blobs, out, store=store, context=context)
     elif isinstance(track, ChunkTrack):
-        decode_chunks(track, rows, plan_reads(track, rows), blobs, out, context=context)
+        decode_chunks(track, rows, plan or plan_reads(track, rows), blobs, out, context=context)
     elif isinstance(track, TableTrack) and spec.is_picture:
         from trajload.decode.image import decode_image_table
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from trajload.decode.context import DecodeContext
-from trajload.decode.plan import Blobs, check_rows, merge_ranges, video_groups, video_segments
+from trajload.decode.context import DecodeContext, Engine
+from trajload.decode.libav_video import decode_with_loop
+from trajload.decode.plan import Blobs, VideoReads, check_rows, plan_video, reorder_depth
 from trajload.errors import DecodeError, ShardCorruptError
-from trajload.refs import VideoIndex, VideoTrack
+from trajload.refs import ByteRange, VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
 from trajload.types import Int64Array, NDArray
 
@@ -32,26 +33,35 @@ def decode_video(
     *,
     spec: StreamSpec,
     context: DecodeContext,
+    plan: list[ByteRange] | None = None,
 ) -> None:
-    """Write the picture of row `rows[i]` to `out[i]` (C, H, W); a row asked for twice is decoded once."""
+    """Write the picture of row `rows[i]` to `out[i]` (C, H, W); a row asked for twice is decoded once.
+
+    The compiled loop of `libav_video` does it where it can; what it cannot, or fails at, PyAV does from the start.
+    """
     from trajload.decode.pixels import check_picture, write_picture
 
     check_picture(track.index, spec)
-    first_of: dict[int, int] = {}
-    again: list[tuple[int, int]] = []
-    for i, row in enumerate(rows.tolist()):
-        if row in first_of:
-            again.append((i, first_of[row]))
-        else:
-            first_of[row] = i
-    for frame_number, frame in iter_frames(track, rows, blobs, context):
-        write_picture(frame, out[first_of[frame_number - track.first_frame]], track.index, spec, context)
-    for i, j in again:
-        out[i] = out[j]
+    if len(rows) == 0:
+        return
+    reads = plan if isinstance(plan, VideoReads) else plan_video(track, rows)
+    source = _verified_source(track, reads, blobs)
+    engine: Engine = "libav"
+    if not decode_with_loop(track, reads, source, out, spec=spec, context=context):
+        engine = "pyav"
+        row_of = dict(zip(reads.frames_F.tolist(), reads.first_F.tolist(), strict=True))
+        for frame_number, frame in _iter_planned(track, reads, source, context):
+            write_picture(frame, out[row_of[frame_number]], track.index, spec, context)
+    context.windows_by_engine[engine] += 1
+    if len(reads.frames_F) < len(rows):
+        first_T = reads.first_F[np.searchsorted(reads.frames_F, rows + track.first_frame)].tolist()
+        for i, j in enumerate(first_T):
+            if i != j:
+                out[i] = out[j]
 
 
 def decode_frames(track: VideoTrack, rows: Int64Array, blobs: list[bytes], context: DecodeContext) -> list[VideoFrame]:
-    """Return the decoder's own frame for each of `rows`, before any conversion. For tests and inspection."""
+    """Return PyAV's own frame for each of `rows`, before any conversion. For tests and inspection."""
     rows = check_rows(track, rows)
     found = dict(iter_frames(track, rows, blobs, context))
     return [found[row + track.first_frame] for row in rows.tolist()]
@@ -60,7 +70,7 @@ def decode_frames(track: VideoTrack, rows: Int64Array, blobs: list[bytes], conte
 def iter_frames(
     track: VideoTrack, rows: Int64Array, blobs: list[bytes], context: DecodeContext
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Yield (frame number in the video, frame) once for each frame that `rows` name, as the decoder gives them.
+    """Yield (frame number in the video, frame) once for each frame that `rows` name, as PyAV's decoder gives them.
 
     Raises:
         ShardCorruptError: A group's bytes differ from its checksum.
@@ -68,17 +78,18 @@ def iter_frames(
     """
     if len(rows) == 0:
         return
-    index = track.index
-    frames_F = np.unique(rows) + track.first_frame
-    groups = video_groups(track, frames_F)
-    needed = np.concatenate([np.arange(a, b) for a, b in groups])
-    source = Blobs(merge_ranges(track.file, index.offset_P[needed], index.size_P[needed]), blobs)
-    for start, stop in groups:
-        _verify_groups(track, source, start, stop)
+    reads = plan_video(track, rows)
+    yield from _iter_planned(track, reads, _verified_source(track, reads, blobs), context)
+
+
+def _iter_planned(
+    track: VideoTrack, reads: VideoReads, source: Blobs, context: DecodeContext
+) -> Iterator[tuple[int, VideoFrame]]:
+    index, frames_F = track.index, reads.frames_F
     wanted = dict(zip(index.pts_P[index.packet_of_frame_F[frames_F]].tolist(), frames_F.tolist(), strict=True))
     decoder = context.decoder(index)
     try:
-        for start, stop in video_segments(track, frames_F):
+        for start, stop in reads.segments:
             yield from _decode_segment(track, source, decoder, start, stop, wanted)
     except BaseException:
         # also when the consumer stops early: the decoder still holds packets of this window
@@ -88,33 +99,38 @@ def iter_frames(
         raise AssertionError("segments cover all wanted frames")
 
 
+def _verified_source(track: VideoTrack, reads: VideoReads, blobs: list[bytes]) -> Blobs:
+    source = Blobs(reads, blobs)
+    for start, stop in reads.groups:
+        _verify_groups(track, source, start, stop)
+    return source
+
+
 def _verify_groups(track: VideoTrack, source: Blobs, start: int, stop: int) -> None:
     """Check the groups of packets [start, stop) against their checksums."""
     index = track.index
     group = int(np.count_nonzero(index.is_keyframe_P[:start]))
     keys = (np.flatnonzero(index.is_keyframe_P[start:stop]) + start).tolist()
     for first, last in zip(keys, [*keys[1:], stop], strict=True):
-        offsets = index.offset_P[first:last].tolist()
-        sizes = index.size_P[first:last].tolist()
+        offset_P = index.offset_P[first:last]
+        end_P = offset_P + index.size_P[first:last]
+        # Packets that stand one behind the other are hashed in one go.
+        cuts = np.flatnonzero(offset_P[1:] != end_P[:-1])
+        starts, stops = [int(offset_P[0])], [int(end_P[-1])]
+        if len(cuts):
+            starts += offset_P[cuts + 1].tolist()
+            stops = [*end_P[cuts].tolist(), *stops]
         digest = xxhash.xxh3_64()
-        for offset, size in zip(offsets, sizes, strict=True):
-            digest.update(source.view(offset, size))
+        for a, b in zip(starts, stops, strict=True):
+            digest.update(source.view(a, b - a))
         if digest.intdigest() != int(index.gop_checksum_G[group]):
             raise ShardCorruptError(
-                f"group {group} of the video (packets [{first}, {last})) is damaged: bytes [{min(offsets)}, "
-                f"{max(o + s for o, s in zip(offsets, sizes, strict=True))}) of {track.file!r} have checksum "
+                f"group {group} of the video (packets [{first}, {last})) is damaged: bytes [{int(offset_P.min())}, "
+                f"{int(end_P.max())}) of {track.file!r} have checksum "
                 f"{digest.intdigest():016x}, expected {int(index.gop_checksum_G[group]):016x}. "
                 "Restore the file from its source; 'trajload verify' lists all damage."
             )
         group += 1
-
-
-def _reorder_depth(pts_P: Int64Array) -> int:
-    """Return how many frames a decoder must hold back to give these packets' frames in display order."""
-    rank = np.empty(len(pts_P), dtype=np.int64)
-    rank[np.argsort(pts_P)] = np.arange(len(pts_P))
-    # The greatest number of frames that precede one in decode order and follow it in display order.
-    return int((np.arange(len(pts_P)) - rank).max(initial=0))
 
 
 def _decode_segment(
@@ -131,7 +147,7 @@ def _decode_segment(
     pending = sum(p in wanted for p in pts)
     if index.codec == "h264":
         # The decoder would learn this only by dropping frames that come late.
-        depth = _reorder_depth(index.pts_P[start:stop])
+        depth = reorder_depth(index.pts_P[start:stop])
         if depth > decoder.reorder_depth:
             decoder.reorder_depth = depth
     # H.264 pictures of nal_ref_idc 0 are never referred to, by the standard, so those not wanted need no decoding:

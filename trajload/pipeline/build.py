@@ -70,7 +70,9 @@ class StreamWork:
     track: Track | None
     rows_T: Int64Array
     is_pad_T: BoolArray
+    plan: list[ByteRange]
     blobs: list[bytes]
+    """Of each range of `plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +179,14 @@ class BatchBuilder:
         with self.stats.timed("plan"):
             track = self.dataset.track(episode, choice.name)
             if track is None or track.num_rows == 0:
-                return StreamWork(choice, None, steps_T, is_pad_T, [])
+                return StreamWork(choice, None, steps_T, is_pad_T, [], [])
             rows_T, pad_T = self._rows(choice, track, episode, steps_T, is_pad_T)
             if choice.spec.is_text:
                 rows_T = rows_T[:1]
             ranges = plan_reads(track, rows_T) if len(rows_T) else []
         with self.stats.timed("read"), at(shard=track.file):
             blobs = [self._read(where) for where in ranges]
-        return StreamWork(choice, track, rows_T, pad_T, blobs)
+        return StreamWork(choice, track, rows_T, pad_T, ranges, blobs)
 
     def _read(self, where: ByteRange) -> bytes:
         self.stats.count(bytes_read=where.size)
@@ -292,7 +294,7 @@ class BatchBuilder:
                     out = job.slots.values[name][b]
                     decode_rows(
                         stream.track, stream.rows_T, stream.blobs, out,
-                        spec=spec, request=stream.choice.request, store=self.dataset.store, context=context,
+                        spec=spec, request=stream.choice.request, store=self.dataset.store, context=context, plan=stream.plan,
                     )  # fmt: skip
                     self._mask(job, b, work, stream)
                     if spec.is_picture:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -145,6 +146,14 @@ def get_rows(
     blobs = [store.read(r) for r in plan_reads(track, rows)]
     decode_rows(track, rows, blobs, out, spec=spec, request=request, store=store, context=context or DecodeContext())
     return out
+
+
+@pytest.fixture(params=["libav", "pyav"])
+def context(request: pytest.FixtureRequest) -> Iterator[DecodeContext]:
+    """A context of either engine: what holds for one must hold for the other."""
+    found = DecodeContext(engine=request.param)
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

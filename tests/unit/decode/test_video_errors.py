@@ -35,7 +35,7 @@ def resign(track: VideoTrack, data: bytes) -> VideoTrack:
     return replace(track, index=replace(index, gop_checksum_G=np.array(sums, np.uint64)))
 
 
-def test_flipped_bit_is_found_before_decoding_and_located(video: Any, tools: Any) -> None:
+def test_flipped_bit_is_found_before_decoding_and_located(video: Any, tools: Any, context: DecodeContext) -> None:
     """One flipped bit in a group is a corrupt shard, with the group, its packets and its bytes in the message."""
     data, track = video
     index = track.index
@@ -46,19 +46,22 @@ def test_flipped_bit_is_found_before_decoding_and_located(video: Any, tools: Any
         rf"group 1 of the video \(packets \[12, 24\)\) is damaged: bytes \[{index.offset_P[12]}, {last}\) of 'video'"
     )
     with pytest.raises(ShardCorruptError, match=message):
-        tools.get_rows(track, bad, [15], tools.video_spec(track))
+        tools.get_rows(track, bad, [15], tools.video_spec(track), context=context)
 
 
-def test_damage_elsewhere_does_not_matter(video: Any, tools: Any) -> None:
+def test_damage_elsewhere_does_not_matter(video: Any, tools: Any, context: DecodeContext) -> None:
     """A damaged group leaves the others readable."""
     data, track = video
     place = int(track.index.offset_P[14] + 5)
     bad = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
     spec = tools.video_spec(track)
-    assert np.array_equal(tools.get_rows(track, bad, [3, 30], spec), tools.get_rows(track, data, [3, 30], spec))
+    assert np.array_equal(
+        tools.get_rows(track, bad, [3, 30], spec, context=context),
+        tools.get_rows(track, data, [3, 30], spec, context=context),
+    )
 
 
-def test_truncated_file_is_named(video: Any, tools: Any) -> None:
+def test_truncated_file_is_named(video: Any, tools: Any, context: DecodeContext) -> None:
     """A blob shorter than planned is truncation, whoever read it."""
     data, track = video
     rows = np.array([30])
@@ -74,7 +77,7 @@ def test_truncated_file_is_named(video: Any, tools: Any) -> None:
             spec=tools.video_spec(track),
             request=Image(),
             store=tools.MemoryStore(data),
-            context=DecodeContext(),
+            context=context,
         )
 
 
@@ -85,7 +88,7 @@ def test_too_few_blobs_are_a_callers_error(video: Any) -> None:
         decode_frames(track, np.array([3]), [], DecodeContext())
 
 
-def test_broken_picture_raises_and_the_context_stays_usable(video: Any, tools: Any) -> None:
+def test_broken_picture_raises_and_the_context_stays_usable(video: Any, tools: Any, context: DecodeContext) -> None:
     """Frames before a broken packet are right, the frame of the packet raises, and later windows are right again."""
     data, track = video
     index = track.index
@@ -94,8 +97,7 @@ def test_broken_picture_raises_and_the_context_stays_usable(video: Any, tools: A
     bad = data[:start] + b"\x00" * size + data[start + size :]
     signed = resign(track, bad)
     spec = tools.video_spec(track)
-    context = DecodeContext()
-    good = tools.get_rows(track, data, [2, 30], spec)
+    good = tools.get_rows(track, data, [2, 30], spec, context=context)
     assert np.array_equal(tools.get_rows(signed, bad, [2], spec, context=context)[0], good[0])
     with pytest.raises(DecodeError, match=r"frame \d+ not decodable: got \d+ frames"):
         tools.get_rows(signed, bad, [13, 14], spec, context=context)
@@ -150,14 +152,14 @@ def test_row_outside_the_track_is_a_window_error(row: int, video: Any, tools: An
         tools.get_rows(track, data, [row], tools.video_spec(track))
 
 
-def test_track_longer_than_its_video_is_named(video: Any, tools: Any) -> None:
+def test_track_longer_than_its_video_is_named(video: Any, tools: Any, context: DecodeContext) -> None:
     """Metadata that promise more frames than the video has are found on reading the first of them."""
     data, track = video
     longer = replace(track, num_rows=50)
     with pytest.raises(
         DecodeError, match=r"frame 40 not decodable: the video has 36 frames, but its track promises frames \[0, 50\)"
     ):
-        tools.get_rows(longer, data, [40], tools.video_spec(track))
+        tools.get_rows(longer, data, [40], tools.video_spec(track), context=context)
 
 
 def test_frame_of_another_size_is_named(video: Any, tools: Any) -> None:
@@ -173,21 +175,21 @@ def test_frame_of_another_size_is_named(video: Any, tools: Any) -> None:
         )
 
 
-def test_spec_of_another_size_is_named(video: Any, tools: Any) -> None:
+def test_spec_of_another_size_is_named(video: Any, tools: Any, context: DecodeContext) -> None:
     """The declared shape must be the shown one."""
     data, track = video
     spec = replace(tools.video_spec(track), shape=(48, 60, 3))
     with pytest.raises(DecodeError, match=r"shows 48 x 64 pictures, expected 48 x 60"):
-        tools.get_rows(track, data, [0], spec)
+        tools.get_rows(track, data, [0], spec, context=context)
 
 
-def test_colour_video_is_no_depth(video: Any, tools: Any) -> None:
+def test_colour_video_is_no_depth(video: Any, tools: Any, context: DecodeContext) -> None:
     """Depth is taken only from formats that hold it exactly."""
     data, track = video
     with pytest.raises(
         DecodeError, match=r"has pixel format 'yuv420p', which does not hold 1 channel\(s\) of uint16 exactly"
     ):
-        tools.get_rows(track, data, [0], tools.video_spec(track, Modality.DEPTH, "uint16"))
+        tools.get_rows(track, data, [0], tools.video_spec(track, Modality.DEPTH, "uint16"), context=context)
 
 
 def test_wrong_output_array_is_named(video: Any, tools: Any) -> None:

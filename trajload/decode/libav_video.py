@@ -1,0 +1,143 @@
+"""Windows of video through the compiled loop: what it can do, what it needs, and when PyAV must take over."""
+
+# Shapes: P packets, S segments, W wanted frames, T rows, H height, W width
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trajload.decode.plan import Blobs, VideoReads, reorder_depth
+from trajload.decode.resize import nearest_indices
+from trajload.refs import VideoIndex, VideoTrack
+from trajload.spec import StreamSpec
+from trajload.types import Modality, NDArray
+
+if TYPE_CHECKING:
+    from trajload.decode.context import DecodeContext
+    from trajload.decode.libav_decoder import LibavDecoder
+    from trajload.decode.libav_symbols import Libav
+
+__all__ = ["LoopSetup", "decode_with_loop", "make_setup"]
+
+_BYTES_PER_SAMPLE = {"gray": 1, "gray16le": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSetup:
+    """One open decoder and the arguments of the loop that stay the same from window to window."""
+
+    decoder: LibavDecoder
+    state: NDArray
+    expected: NDArray
+    arrays: tuple[NDArray, ...]
+    """From the colour coefficients to the last scratch buffer."""
+
+    def close(self) -> None:
+        self.decoder.close()
+
+
+def decode_with_loop(
+    track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray, *, spec: StreamSpec, context: DecodeContext
+) -> bool:
+    """Write the frames of `reads` to their rows of `out` and return True, or return False for PyAV to do it.
+
+    `out` may be half written then. A stream at which the loop fails where PyAV does not is still decoded right, at
+    twice the cost; one whose frames have another shape than the loop can read is left to PyAV for good.
+    """
+    from trajload.decode import libav_loop
+
+    index = track.index
+    kind = _kind(index, spec)
+    if kind is None:
+        return False
+    size = out.shape[2:]
+    setup = context.loop_setup(index, size, kind)
+    if setup is None:
+        return False
+    runs = [slice(a, b) for a, b in reads.segments]
+    stops = np.cumsum([b - a for a, b in reads.segments])
+    packets_4P = np.empty((4, stops[-1]), dtype=np.int64)
+    segments_S3 = np.zeros((len(runs), 3), dtype=np.int64)
+    start = 0
+    for s, (run, stop) in enumerate(zip(runs, stops.tolist(), strict=True)):
+        packets_4P[0, start:stop] = index.offset_P[run]
+        packets_4P[1, start:stop] = index.size_P[run]
+        packets_4P[2, start:stop] = index.pts_P[run]
+        packets_4P[3, start:stop] = index.dts_P[run]
+        segments_S3[s] = start, stop, reorder_depth(index.pts_P[run]) if index.codec == "h264" else 0
+        start = stop
+    # libav takes an empty packet for the end of the stream
+    if packets_4P[1].min() <= 0 or packets_4P[1].max() >= 1 << 31:
+        return False
+    packets_4P[0] = source.addresses(packets_4P[0], packets_4P[1])
+    pts_W = index.pts_P[index.packet_of_frame_F[reads.frames_F]]
+    order = np.argsort(pts_W)
+    rows_out = out if out.dtype == np.uint8 else out.view(np.uint8)
+    status = libav_loop.decode_window(  # type: ignore[call-arg]
+        setup.state,
+        setup.expected,
+        packets_4P,
+        segments_S3,
+        pts_W[order],
+        reads.first_F[order],
+        *setup.arrays,
+        rows_out,
+    )
+    if status != libav_loop.OK:
+        context.drop_loop(index, size, kind, for_good=status == libav_loop.BAD_PLANE)
+    return bool(status == libav_loop.OK)
+
+
+def _kind(index: VideoIndex, spec: StreamSpec) -> str | None:
+    """Return how the loop makes pictures of the stream: 'bytes', '420' or '444'; None if it cannot."""
+    from trajload.decode.pixels import kernel_of
+
+    if index.rotation != 0:
+        return None
+    if spec.modality is Modality.RGB:
+        return kernel_of(index.pix_fmt, index.color_space, index.height)
+    return "bytes" if index.pix_fmt in _BYTES_PER_SAMPLE else None
+
+
+def make_setup(
+    libav: Libav, index: VideoIndex, size: tuple[int, ...], kind: str, context: DecodeContext
+) -> LoopSetup | None:
+    """Open a decoder for `index` and prepare the loop for pictures of `size` (H, W); None if that fails."""
+    from trajload.decode import libav_loop
+    from trajload.decode.libav_decoder import LibavDecoder, loop_state
+    from trajload.decode.libav_symbols import LibavUnavailableError
+
+    try:
+        decoder = LibavDecoder(libav, index)
+    except LibavUnavailableError:
+        return None
+    height, width = index.height, index.width
+    is_direct = size == (height, width)
+    sample_bytes = _BYTES_PER_SAMPLE.get(index.pix_fmt, 1)
+    kinds = {"bytes": libav_loop.BYTES, "420": libav_loop.YUV420, "444": libav_loop.YUV444}
+    expected = [width, height, decoder.pix_fmt, kinds[kind], is_direct, index.codec == "h264", sample_bytes]
+    i32: Any = np.int32
+    coefficients, buffer, rgb = np.zeros(6, i32), np.zeros((8, 1), np.int16), np.zeros((3, 1, 1), np.uint8)
+    first_y = first_x = np.zeros(0, i32)
+    weight_y = weight_x = np.zeros((0, 0), i32)
+    row_buffer = sum_buffer = np.zeros(0, i32)
+    if kind == "bytes":
+        if not is_direct:
+            first_y = nearest_indices(height, size[0]).astype(i32)
+            columns = nearest_indices(width, size[1]).astype(i32) * sample_bytes
+            first_x = (columns[:, None] + np.arange(sample_bytes, dtype=i32)).reshape(-1)
+    else:
+        coefficients = context.coefficients(kind, index.pix_fmt, index.color_space, index.color_range)
+        buffer = context.scratch("yuv_rows", (8, width + 1), np.int16) if kind == "420" else buffer
+        if not is_direct:
+            rgb = context.scratch("rgb", (3, height, width), np.uint8)
+            first_y, weight_y = context.weights(height, size[0])
+            first_x, weight_x = context.weights(width, size[1])
+            weight_y, weight_x = weight_y.T, weight_x.T
+            row_buffer = context.scratch("resize_row", (width,), i32)
+            sum_buffer = context.scratch("resize_sum", (size[1],), i32)
+    arrays = (coefficients, buffer, rgb, first_y, weight_y, first_x, weight_x, row_buffer, sum_buffer)
+    return LoopSetup(decoder, loop_state(libav, decoder), np.array(expected, dtype=np.int64), arrays)
