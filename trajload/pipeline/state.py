@@ -106,7 +106,7 @@ def check_state(
     if not isinstance(state, Mapping):
         raise ResumeError(f"the state is a {type(state).__name__}: expected the dict that state_dict() returned.")
     version = state.get("format_version")
-    if version != STATE_VERSION:
+    if isinstance(version, bool) or version != STATE_VERSION:
         raise ResumeError(
             f"state of format version {version!r} cannot be loaded: expected version {STATE_VERSION}. "
             + (
@@ -118,6 +118,7 @@ def check_state(
     absent = [name for name in _REQUIRED if name not in state]
     if absent:
         raise ResumeError(f"the state lacks {', '.join(map(repr, absent))}: it is damaged or not a loader's state.")
+    _check_types(state)
     lines = []
     if "manifests" not in allow and [list(pair) for pair in state["manifests"]] != [list(pair) for pair in manifests]:
         lines.append(
@@ -133,10 +134,46 @@ def check_state(
             + "\n  - ".join(lines)
             + "\nBuild the loader as it was saved, or start a new run with seek(train_step)."
         )
-    step = state["cursor"].get("train_step") if isinstance(state["cursor"], Mapping) else None
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ResumeError(f"cursor.train_step is {step!r}: expected an int of at least 0. The state is damaged.")
+    step: int = state["cursor"]["train_step"]
     return step
+
+
+def _check_types(state: Mapping[str, Any]) -> None:
+    """Raise ResumeError where a field is not what `make_state` puts there."""
+    is_whole = (
+        ("config", isinstance(state["config"], Mapping), "an object of fields"),
+        ("manifests", _is_rows(state["manifests"], (int, str)), "a list of [from_train_step, digest]"),
+        (
+            "quarantine",
+            _is_rows(state["quarantine"], (int, int, str)),
+            "a list of [window_id, from_train_step, reason]",
+        ),
+    )
+    for name, is_right, expected in is_whole:
+        if not is_right:
+            raise ResumeError(f"{name} is {_brief(state[name])}: expected {expected}. The state is damaged.")
+    step = state["cursor"].get("train_step") if isinstance(state["cursor"], Mapping) else None
+    if not _is_count(step):
+        raise ResumeError(f"cursor.train_step is {_brief(step)}: expected an int of at least 0. The state is damaged.")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_rows(value: Any, types: tuple[type, ...]) -> bool:
+    """Return whether `value` is a list of rows with these types; ints are counts."""
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(row, (list, tuple))
+        and len(row) == len(types)
+        and all(_is_count(v) if t is int else isinstance(v, t) for v, t in zip(row, types, strict=True))
+        for row in value
+    )
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _digests(manifests: Collection[Any]) -> str:
