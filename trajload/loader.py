@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from trajload.sampling.windows import WindowTable
 from trajload.sources.base import Dataset
 from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
+from trajload.storage.locks import ForkLock
 from trajload.types import PathLikeStr
 from trajload.world import World
 
@@ -107,7 +107,7 @@ class Loader:
         self._train_step = 0
         self._generation = 0
         self._prefetcher: Prefetcher | None = None
-        self._plain = threading.Lock()
+        self._plain = ForkLock()
         self._context = DecodeContext()
 
     # ---- what it is ----
@@ -285,6 +285,12 @@ class Loader:
             self._context = DecodeContext()
         self._builder.pool.clear()
         self.dataset.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError(
+            "a Loader cannot be pickled or copied: it owns threads. Build it in the process that iterates it, from the "
+            "dataset (which can be pickled) and state_dict()."
+        )
 
     def __enter__(self) -> Loader:
         return self

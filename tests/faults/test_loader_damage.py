@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -135,6 +138,26 @@ def test_state_of_another_window_is_refused_naming_the_field(demo_dataset: Path)
         b.load_state_dict(a.state_dict())
 
 
+def test_damaged_state_is_refused_before_anything_moves(demo_dataset: Path) -> None:
+    """A loader that refused a state goes on where it was."""
+    with tl.Loader(demo_dataset, **COMMON) as loader:
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.seek(7)
+        with pytest.raises(tl.errors.ResumeError, match=r"quarantine is \[1\]: expected a list of"):
+            loader.load_state_dict({**state, "quarantine": [1]})
+        assert loader.train_step == 7
+        assert loader.state_dict()["quarantine"] == []
+
+
+def test_loader_says_why_it_cannot_be_pickled(demo_dataset: Path) -> None:
+    """Spawned processes get the dataset instead, which can be."""
+    with tl.Loader(demo_dataset, **COMMON) as loader:
+        for copy_of in (pickle.dumps, copy.copy):
+            with pytest.raises(tl.errors.ConfigError, match=r"a Loader cannot be pickled or copied: it owns threads\."):
+                copy_of(loader)
+        assert pickle.loads(pickle.dumps(loader.dataset)).digest == loader.dataset.digest
+
+
 def test_window_longer_than_every_episode_is_refused(demo_dataset: Path) -> None:
     """The longest episode and the window are in the message."""
     longest = int(tl.open(demo_dataset).num_steps_E.max())
@@ -160,6 +183,9 @@ def test_window_longer_than_every_episode_is_refused(demo_dataset: Path) -> None
         ({"seed": 1.5}, r"seed must be an int: got 1\.5"),
         ({"on_error": "skip"}, r"on_error='skip'"),
         ({"window": 16}, r"window=16"),
+        ({"streams": 5}, r"streams=5 is unusable: expected a list of names"),
+        ({"rank": "a", "world_size": "b"}, r"rank='a' is invalid: expected an int\."),
+        ({"rank": 0, "world_size": 1.5}, r"world_size=1\.5 is invalid: expected an int\."),
     ],
 )
 def test_bad_argument_is_refused_with_its_value(demo_dataset: Path, changes: dict, message: str) -> None:
@@ -181,6 +207,25 @@ def test_loader_that_iterates_does_not_survive_a_fork_silently(demo_dataset: Pat
         "    os._exit(9)\n"
         "status = os.waitpid(pid, 0)[1]\n"
         "it.close(); sys.exit(os.WEXITSTATUS(status))\n"
+    )
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, check=False).returncode == 7
+
+
+def test_dataset_is_usable_in_a_child_forked_while_a_thread_reads(demo_dataset: Path) -> None:
+    """Reader threads of the parent hold locks when it forks; the child's loader over the same dataset runs."""
+    code = (
+        "import os, sys, threading, trajload as tl\n"
+        f"dataset = tl.open({str(demo_dataset)!r})\n"
+        "held, done = threading.Event(), threading.Event()\n"
+        "def read():\n"
+        "    with dataset._lock, dataset.store._lock: held.set(); done.wait()\n"
+        "thread = threading.Thread(target=read); thread.start(); held.wait()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    loader = tl.Loader(dataset, window=tl.Window(num_steps=4), global_batch_size=2, num_workers=1)\n"
+        "    os._exit(7 if next(iter(loader)).train_step == 0 else 8)\n"
+        "status = os.waitpid(pid, 0)[1]\n"
+        "done.set(); thread.join(); sys.exit(os.WEXITSTATUS(status))\n"
     )
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, check=False).returncode == 7
 

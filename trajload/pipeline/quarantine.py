@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 from trajload.errors import StageFailedError, TrajloadError
 from trajload.rng import key_u64
+from trajload.storage.locks import ForkLock
 
 __all__ = ["MAX_ATTEMPTS", "MAX_QUARANTINED", "Quarantine", "substitute_id"]
 
@@ -29,7 +29,7 @@ class Quarantine:
     """Windows found bad: {window_id: (train_step from which it is replaced, reason)}. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._bad: dict[int, tuple[int, str]] = {}
         self._logged: set[tuple[str, str | None]] = set()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from trajload.storage.locks import ForkLock
 
 __all__ = ["STAGES", "StageStats"]
 
@@ -18,7 +19,7 @@ class StageStats:
     """Counters of one loader. Thread-safe; one short lock a row, far below the cost of the row."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self.reset()
 
     def reset(self) -> None:

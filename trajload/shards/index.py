@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import threading
 from collections import OrderedDict
 from fractions import Fraction
 from functools import cached_property
@@ -19,6 +18,7 @@ from trajload.refs import VideoIndex
 from trajload.shards.columns import ColumnFile
 from trajload.shards.index_schema import INDEX_FORMAT, INDEX_VERSION, contradiction
 from trajload.shards.records import StepClock
+from trajload.storage.locks import ForkLock
 from trajload.types import Int64Array, NDArray, PathLikeStr
 
 __all__ = ["ShardIndex", "TrackRow"]
@@ -67,7 +67,7 @@ class ShardIndex:
         if entry is not None and self.shard_num_bytes != entry.num_bytes:
             raise self._bad(f"it indexes a shard of {self.shard_num_bytes} bytes, the manifest's has {entry.num_bytes}")
         self._videos: OrderedDict[int, VideoIndex] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def _bad(self, what: str) -> ShardCorruptError:
         return ShardCorruptError(f"index {self._file.path!r} is damaged: {what}. Run 'trajload verify'.")

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 from collections import OrderedDict
 from fractions import Fraction
 from pathlib import Path
@@ -26,6 +25,7 @@ import xxhash
 
 from trajload.errors import ShardNotFoundError, SourceError
 from trajload.refs import VideoIndex
+from trajload.storage.locks import ForkLock
 from trajload.types import NDArray, PathLikeStr
 
 __all__ = ["IndexCache", "default_cache_dir", "file_identity"]
@@ -51,13 +51,19 @@ _SCALARS = ("codec", "width", "height", "pix_fmt", "color_space", "color_range",
 
 
 def default_cache_dir() -> Path:
-    """Return `$XDG_CACHE_HOME/trajload`, or `~/.cache/trajload`.
+    """Return `$XDG_CACHE_HOME/trajload`, or `~/.cache/trajload`; a folder that cannot be made where there is no home.
 
     The one place beside `World.from_env` and the command line that looks at the environment: it decides where a
     cache is kept, never what is read. Pass `cache_dir=` to `open` to do without.
     """
     base = os.environ.get("XDG_CACHE_HOME")
-    return Path(base) / "trajload" if base and os.path.isabs(base) else Path.home() / ".cache" / "trajload"
+    if base and os.path.isabs(base):
+        return Path(base) / "trajload"
+    try:
+        return Path.home() / ".cache" / "trajload"
+    except RuntimeError:
+        # Containers run as a user without an entry and without HOME. A cache is done without, with a note.
+        return Path(os.devnull, "no-home-folder")
 
 
 def file_identity(path: Path) -> str:
@@ -90,8 +96,8 @@ class IndexCache:
         self._memory: OrderedDict[str, tuple[VideoIndex, int]] = OrderedDict()
         self._used = 0
         self._num_writes = 0
-        self._lock = threading.Lock()
-        self._build_locks = [threading.Lock() for _ in range(32)]
+        self._lock = ForkLock()
+        self._build_locks = [ForkLock() for _ in range(32)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"cache_dir": str(self.cache_dir), "max_entries": self.max_entries}
@@ -152,7 +158,7 @@ class IndexCache:
         return index
 
     def _entry(self, path: Path) -> Path:
-        name = hashlib.blake2b(os.path.realpath(path).encode(), digest_size=16).hexdigest()
+        name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=16).hexdigest()
         return self.cache_dir / f"video-index-{CACHE_VERSION}" / name[:2] / f"{name}.safetensors"
 
     def _store(self, entry: Path, identity: str, index: VideoIndex) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from trajload.sources.lerobot_video import EpisodeVideos
 from trajload.sources.parquet import DEFAULT_CACHE_BYTES, ParquetTables, open_parquet, pyarrow_parquet
 from trajload.spec import StreamSpec
 from trajload.storage import LocalStore
+from trajload.storage.locks import ForkLock
 from trajload.types import BoolArray, Int64Array, PathLikeStr
 
 __all__ = ["LeRobotSource"]
@@ -78,7 +78,7 @@ class LeRobotSource(Dataset):
         self.name = name if name is not None else root.resolve().name
         self.store = LocalStore(root)
         self.notes = []
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         with at(dataset=self.name):
             self._open(root, cache_dir, missing, cache_bytes)
 
@@ -169,7 +169,7 @@ class LeRobotSource(Dataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def video_file(self, episode: int, stream: str) -> tuple[str, bool] | None:
         """Return the file of a camera in an episode, and whether it is the episode's alone; None where it is absent."""

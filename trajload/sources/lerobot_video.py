@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +17,7 @@ from trajload.sources.index_cache import IndexCache
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable
 from trajload.sources.lerobot_notes import Note
 from trajload.storage.local import check_inside
+from trajload.storage.locks import ForkLock
 from trajload.types import Int64Array
 
 __all__ = ["EpisodeVideos", "first_frames", "frame_times_s"]
@@ -113,14 +113,14 @@ class EpisodeVideos:
         self.indexes = indexes
         self._on_note = on_note
         self._first: dict[str, Int64Array] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def index(self, file: str) -> VideoIndex:
         """Return the packet table of a file of the dataset."""

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets
 from trajload.spec import UniformClock
 from trajload.storage import LocalStore
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer, is_lfs_pointer_file
+from trajload.storage.locks import ForkLock
 from trajload.storage.regular import open_regular
 from trajload.types import Int64Array, PathLikeStr
 
@@ -95,7 +95,7 @@ class NativeDataset(Dataset):
 
     def _start(self) -> None:
         self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("_indexes", "_lock")}

@@ -8,7 +8,6 @@ keeps the most recently used within a byte budget, and holds no file open betwee
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import numpy as np
 from trajload.errors import MissingDependencyError, ShardNotFoundError, SourceError, at
 from trajload.sources.parquet_columns import column_type, to_numeric
 from trajload.storage.local import check_inside
+from trajload.storage.locks import ForkLock
 from trajload.storage.regular import check_regular, open_regular
 from trajload.types import Int64Array, NDArray
 
@@ -108,8 +108,8 @@ class ParquetTables:
         self._footers: OrderedDict[str, ParquetFooter] = OrderedDict()
         self._wanted: set[str] = set()
         self._used = 0
-        self._lock = threading.Lock()
-        self._file_locks = [threading.Lock() for _ in range(_NUM_LOCKS)]
+        self._lock = ForkLock()
+        self._file_locks = [ForkLock() for _ in range(_NUM_LOCKS)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "cache_bytes": self.cache_bytes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from trajload.errors import ConfigError, ShardCorruptError, ShardNotFoundError
 from trajload.refs import ByteRange
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
+from trajload.storage.locks import ForkLock
 from trajload.storage.regular import check_regular, open_regular_fd
 from trajload.types import PathLikeStr
 
@@ -57,7 +57,7 @@ class LocalStore:
     def __init__(self, root: PathLikeStr) -> None:
         self.root = os.fspath(root)
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root}

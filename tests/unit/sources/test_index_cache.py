@@ -153,3 +153,26 @@ def test_default_folder_follows_xdg_only_where_absolute(monkeypatch, tmp_path):
     assert default_cache_dir() == tmp_path / ".cache" / "trajload"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
     assert default_cache_dir() == tmp_path / "x" / "trajload"
+
+
+def test_user_without_a_home_does_without_the_cache(video: Path, monkeypatch: pytest.MonkeyPatch):
+    """Containers run under numbers that have no entry and no HOME; the packet table is built each time."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    cache = IndexCache(default_cache_dir())
+    assert cache.get(video).num_frames == 15
+    assert cache.problem is not None
+    assert cache.problem.startswith("packet tables are not kept between runs: the cache folder '/dev/null/no-home")
+
+
+def test_file_whose_name_is_no_text_is_indexed_and_kept(video: Path, tmp_path: Path):
+    """Names on disk are bytes; one that is not UTF-8 is as good as any."""
+    odd = video.rename(tmp_path / os.fsdecode(b"caf\xe9.mp4"))
+    IndexCache(tmp_path / "cache").get(odd)
+    again = IndexCache(tmp_path / "cache")
+    assert again.get(odd).num_frames == 15
+    assert again.num_built == 0
