@@ -167,6 +167,8 @@ class Window:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise ConfigError(f"Window({name}={value!r}) is invalid: expected an int of at least 1.")
+            if value >= 2**31:
+                raise ConfigError(f"Window({name}={value!r}) is too large: expected less than {2**31}.")
             object.__setattr__(self, name, int(value))
         _check_choice("Window(pad)", self.pad, get_args(Pad))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 
 from trajload.errors import ConfigError
 
@@ -22,6 +23,11 @@ class World:
     world_size: int = 1
 
     def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("world_size", self.world_size)):
+            try:
+                object.__setattr__(self, name, index(value))  # any kind of int, NumPy's too
+            except TypeError:
+                raise ConfigError(f"{name}={value!r} is invalid: expected an int.") from None
         if self.world_size < 1:
             raise ConfigError(f"world_size={self.world_size!r} is invalid: expected at least 1.")
         if not 0 <= self.rank < self.world_size:

@@ -139,6 +139,16 @@ def test_window_span_counts_first_and_last_step(num_steps: int, dilation: int) -
 
 
 @pytest.mark.parametrize("field", ["num_steps", "stride", "dilation"])
+def test_window_beyond_what_int64_can_number_is_refused(field: str) -> None:
+    """Positions are int64: the largest steps and dilation still multiply into it."""
+    with pytest.raises(
+        ConfigError, match=rf"Window\({field}=2147483648\) is too large: expected less than 2147483648\."
+    ):
+        Window(**{"num_steps": 2, field: 2**31})  # type: ignore[arg-type]
+    assert Window(num_steps=2**31 - 1, dilation=2**31 - 1).span < 2**63
+
+
+@pytest.mark.parametrize("field", ["num_steps", "stride", "dilation"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "4", True, None])
 def test_window_of_a_value_that_is_no_count_names_it(field: str, value: object) -> None:
     """Counts are integers of at least 1."""

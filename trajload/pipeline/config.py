@@ -47,8 +47,10 @@ def choose_streams(
         )
     elif isinstance(streams, Mapping):
         wanted = dict(streams)
-    else:
+    elif isinstance(streams, Iterable):
         wanted = dict.fromkeys(streams)
+    else:
+        raise ConfigError(f"streams={streams!r} is unusable: expected a list of names, or a dict of name to request.")
     if not wanted:
         raise ConfigError("streams is empty: expected at least one stream of the dataset, or None for all of them.")
     specs = {name: dataset.spec(name) for name in wanted}  # raises, naming the unknown stream

@@ -44,7 +44,10 @@ def open(
         >>> dataset = open("~/data/pusht")                                       # doctest: +SKIP
         >>> dataset.num_episodes, list(dataset.streams)                          # doctest: +SKIP
     """
-    text = os.fspath(path_or_url)
+    try:
+        text = os.fspath(path_or_url)
+    except TypeError:
+        raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.") from None
     if isinstance(text, bytes) or not text:
         raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.")
     url = _URL.match(text)
@@ -52,8 +55,14 @@ def open(
         raise ConfigError(
             f"{text!r} is a {url.group(1)}:// address: expected a local folder. Download the dataset first."
         )
-    path = Path(text[7:] if url else text).expanduser().absolute()
-    if not path.exists():
+    try:
+        path = Path(text[7:] if url else text).expanduser().absolute()
+        is_there = path.exists()
+    except RuntimeError as err:
+        raise ConfigError(f"path {text!r} is unusable: {err} Write the folder out in place of '~'.") from None
+    except OSError as err:
+        raise ConfigError(f"dataset folder {text!r} cannot be looked at: {err.strerror}.") from None
+    if not is_there:
         raise ConfigError(f"dataset folder {str(path)!r} does not exist{_near(path)}.")
     if not path.is_dir():
         raise ConfigError(f"{str(path)!r} is a file, expected a dataset folder.{_file_hint(path)}")

@@ -93,11 +93,19 @@ def test_open_remote_address_is_refused_by_its_scheme(address: str):
         open_dataset(address)
 
 
-@pytest.mark.parametrize("path", ["", b"bytes"])
+@pytest.mark.parametrize("path", ["", b"bytes", None, 5])
 def test_open_unusable_path_is_a_config_error(path: object):
-    """An empty path or bytes are refused before anything is read."""
+    """An empty path, bytes or something that is no path are refused before anything is read."""
     with pytest.raises(ConfigError, match=r"is unusable: expected the path of a dataset folder"):
         open_dataset(path)  # type: ignore[arg-type]
+
+
+def test_open_home_of_nobody_and_endless_names_are_refused():
+    """What the system says about a path comes out as an error of ours."""
+    with pytest.raises(ConfigError, match=r"path '~no-such-user-here/x' is unusable: .*Write the folder out"):
+        open_dataset("~no-such-user-here/x")
+    with pytest.raises(ConfigError, match=r"cannot be looked at: File name too long\."):
+        open_dataset("x" * 5000)
 
 
 @pytest.mark.parametrize("version", ["v1.6", "v2.2", "v4.0"])
