@@ -14,7 +14,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     Args:
         argv: Arguments without the program's name; None takes the process's own.
     """
+    import os
     import sys
+
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it (>&-)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
     from trajload.cli.app import run
 

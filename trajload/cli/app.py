@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -80,7 +82,10 @@ def run(argv: Sequence[str]) -> int:
     """
     args, debug = _take_debug(argv)
     try:
-        typer.main.get_command(build_app())(args=args, prog_name="trajload")
+        try:
+            typer.main.get_command(build_app())(args=args, prog_name="trajload")
+        finally:
+            sys.stdout.flush()  # a full disk is told here, not by the interpreter as it ends
     except SystemExit as done:
         return _code(done.code)
     except BrokenPipeError:
@@ -120,5 +125,11 @@ def _report(err: Exception, args: Sequence[str], debug: bool) -> int:
         if isinstance(err, TrajloadError):
             error["message"] = err.message
             error["at"] = {k: v for k, v in asdict(err.at).items() if v is not None}
-        print_json({"error": error})
+        try:
+            print_json({"error": error})
+            sys.stdout.flush()
+        except OSError:
+            # The error may be that stdout cannot be written; at its end the interpreter would try once more.
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_ERROR

@@ -77,6 +77,8 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
             with `size`, `align`, `tolerance_s`, `on_miss`.
         where: The file it came from, for messages.
     """
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"{where} holds a {type(config).__name__} as configuration: expected an object of fields.")
     for key in ("window", "global_batch_size"):
         if key not in config:
             raise ConfigError(f"{where} lacks {key!r}: expected the configuration of a loader.")
@@ -84,7 +86,9 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
     try:
         arguments["window"] = Window(**config["window"])
         arguments["streams"] = _requests(config.get("streams"))
-    except TypeError as err:
+    except (TypeError, ValueError, AttributeError) as err:
+        if isinstance(err, ConfigError):
+            raise
         raise ConfigError(f"{where} is no loader configuration: {err}") from err
     return arguments
 

@@ -118,6 +118,18 @@ def test_interrupt_exits_with_130(trajload: Run, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.multiproc
+@pytest.mark.parametrize(("redirect", "code"), [("> /dev/full", 2), (">&-", 0)], ids=["full disk", "closed"])
+def test_output_that_cannot_be_written_is_no_traceback(demo_dataset: Path, redirect: str, code: int) -> None:
+    """A full disk is an error in one line; output the shell closed is wanted by nobody."""
+    done = subprocess.run(
+        f'"{sys.executable}" -m trajload inspect "{demo_dataset}" --json {redirect}',
+        shell=True, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert done.stderr == ("OSError: [Errno 28] No space left on device\n" if code else "")
+
+
+@pytest.mark.multiproc
 def test_console_script_and_module_run(tmp_path: Path) -> None:
     """The installed command and `python -m trajload` are the same program."""
     for program in ([str(Path(sys.executable).parent / "trajload")], [sys.executable, "-m", "trajload"]):

@@ -248,6 +248,17 @@ def test_replay_refuses_a_bad_configuration(
     assert done.code == 2 and message in done.err
 
 
+@pytest.mark.parametrize("config", [5, None, [1], {"window": 5, "global_batch_size": 2}, {"window": {}, "streams": 5}])
+def test_replay_refuses_a_state_with_garbage_for_configuration(
+    trajload: Run, demo_dataset: Path, tmp_path: Path, config: object
+) -> None:
+    """Any JSON may stand in a file; none of it is taken for a bug of trajload."""
+    (tmp_path / "s.json").write_text(json.dumps({"config": config}))
+    done = trajload("replay", demo_dataset, "--state", tmp_path / "s.json", "--json")
+    assert done.code == 2 and done.json["error"]["type"] == "ConfigError"
+    assert f"state {str(tmp_path / 's.json')!r}" in done.json["error"]["message"]
+
+
 def test_replay_refuses_the_state_of_another_dataset(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
     """A state that does not fit is an error that names the field."""
     with same_loader(demo_dataset) as loader:
