@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -39,9 +40,14 @@ def publish(path: PathLikeStr) -> None:
 def write_atomic(path: PathLikeStr, data: bytes) -> None:
     """Write `data` to `path` so that a kill at any moment leaves the old file or the new one."""
     temp = os.fspath(path) + TEMP_SUFFIX
-    with open(temp, "wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    publish(path)
+    try:
+        with open(temp, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        publish(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
     fsync_dir(Path(path).parent)

@@ -41,3 +41,12 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="No space left"):
         write_atomic(tmp_path / "x", b"new")
     assert (tmp_path / "x").read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_folder_in_the_way_leaves_no_temporary_file(tmp_path: Path) -> None:
+    """What cannot be renamed is taken away again."""
+    (tmp_path / "x").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomic(tmp_path / "x", b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
