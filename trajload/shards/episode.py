@@ -198,7 +198,7 @@ def _record(
             streams=described,
             metadata=dict(episode.metadata),
         )
-    except (TypeError, ValueError) as err:
+    except (TypeError, ValueError, RecursionError) as err:
         raise ConfigError(f"metadata of the episode are not JSON: {err}.") from err
     return EpisodeRecord(
         key=episode.key,

@@ -68,6 +68,11 @@ def check_array(spec: StreamSpec, value: Any) -> NDArray:
     if isinstance(value, (list, tuple, int, float, bool)) and not _holds_arrays(value):
         array = _from_python(spec, value, dtype)
     else:
+        if np.ma.is_masked(value):
+            raise ConfigError(
+                f"stream {spec.name!r} has {int(np.ma.count_masked(value))} masked values, which cannot be stored as such. "
+                "Fill them, for instance with .filled(0)."
+            )
         try:
             array = np.asarray(value)
         except (ValueError, TypeError) as err:

@@ -39,6 +39,13 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     writer.abort()
 
 
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"in": value}
+    return value
+
+
 def png(height: int, width: int) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (width, height)).save(out, "PNG")
@@ -54,6 +61,11 @@ def png(height: int, width: int) -> bytes:
         ({"state": np.zeros((5, 3))}, {}, r"'state' has the wrong dtype: got float64, expected float32"),
         ({"state": np.array([["a"] * 3])}, {}, r"'state' has the wrong dtype: got <U1"),
         ({"state": [[1, 2, 3], [4, 5]]}, {}, r"'state' is not a regular array"),
+        (
+            {"state": np.ma.masked_equal(np.tile(np.float32([0, 1, 2]), (5, 1)), 1)},
+            {},
+            r"'state' has 5 masked values, which cannot be stored",
+        ),
         ({"count": [1, 256]}, {}, r"'count' holds values \[1, 256\], which uint8 cannot keep"),
         ({"count": [0.5]}, {}, r"'count' holds float64 values, which uint8 cannot keep"),
         ({"count": ["x"]}, {}, r"'count' holds <U1 values: expected numbers"),
@@ -98,6 +110,7 @@ def png(height: int, width: int) -> bytes:
         ({"state": ROWS}, {"start_ns": 0.5}, r"start_ns=0.5 is invalid"),
         ({"state": ROWS}, {"key": "a.b"}, r"key='a.b' cannot name an episode"),
         ({"state": ROWS}, {"metadata": {"x": {1, 2}}}, r"metadata of the episode are not JSON: set"),
+        ({"state": ROWS}, {"metadata": nested(3000)}, r"metadata of the episode are not JSON: maximum recursion depth"),
         ({"state": ROWS, "task": ["a", "b"]}, {}, r"'task' has encoding 'txt', which holds one str.*a list of 2"),
         ({"state": ROWS, "task": 7}, {}, r"'task' holds a int: expected str"),
         ({"state": ROWS, "note": ["a", "b"]}, {}, r"'note' has 2 rows: expected 5"),
