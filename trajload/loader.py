@@ -13,13 +13,13 @@ from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.config import OnError, check_on_error, choose_streams, config_json
+from trajload.pipeline.numbering import number_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.state import check_state, make_state
 from trajload.pipeline.stats import StageStats
 from trajload.sampling.assign import rank_rows
 from trajload.sampling.sampler import Sampler
-from trajload.sampling.windows import WindowTable
 from trajload.sources.base import Dataset
 from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
@@ -90,13 +90,15 @@ class Loader:
         self.world = World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.window = window
-        self.streams = choose_streams(self.dataset, streams)
+        self.streams = choose_streams(self.dataset, streams, window)
+        table = number_windows(self.dataset, window, self.streams)
         self._sampler = Sampler(
-            WindowTable(self.dataset.num_steps_E, window),
+            table,
             order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
         self._rows = rank_rows(global_batch_size, self.world)
-        self._config = config_json(self.streams, window, self._sampler.config_json(), check_on_error(on_error))
+        config = {**self._sampler.config_json(), **table.to_json()}
+        self._config = config_json(self.streams, window, config, check_on_error(on_error))
         self._quarantine = Quarantine()
         self._stats = StageStats()
         self._builder = BatchBuilder(

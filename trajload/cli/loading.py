@@ -83,6 +83,8 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
         if key not in config:
             raise ConfigError(f"{where} lacks {key!r}: expected the configuration of a loader.")
     arguments = {key: config[key] for key in _LOADER_KEYS if key in config}
+    if isinstance(config["window"], dict) and isinstance(config["window"].get("digest"), str):
+        raise ConfigError(f"{where} holds only a digest of its long window: pass the window with --config instead.")
     try:
         arguments["window"] = Window(**config["window"])
         arguments["streams"] = _requests(config.get("streams"))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from trajload.align.places import Places, stream_places
 from trajload.errors import ConfigError
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
@@ -21,6 +22,8 @@ class StreamChoice:
 
     spec: StreamSpec
     request: StreamRequest
+    places: Places
+    """Where its values stand relative to a window's anchor."""
 
     @property
     def name(self) -> str:
@@ -28,16 +31,18 @@ class StreamChoice:
 
 
 def choose_streams(
-    dataset: Dataset, streams: Iterable[str] | Mapping[str, StreamRequest | None] | None
+    dataset: Dataset, streams: Iterable[str] | Mapping[str, StreamRequest | None] | None, window: Window
 ) -> tuple[StreamChoice, ...]:
     """Return the streams a batch is made of, in the dataset's order.
 
     Args:
         dataset: The opened dataset.
         streams: None for all; names; or name → `tl.Image(...)`, `tl.Signal(...)` or None for the default.
+        window: May give streams steps or times of their own.
 
     Raises:
-        ConfigError: An unknown stream, a request that does not fit its stream, or no stream at all.
+        ConfigError: An unknown stream, a request or deltas that do not fit their stream, deltas of a stream that is not
+            asked for, two streams that claim one batch key, or no stream at all.
     """
     if streams is None:
         wanted: dict[str, StreamRequest | None] = dict.fromkeys(dataset.streams)
@@ -58,10 +63,29 @@ def choose_streams(
     for name in dataset.streams:
         if name not in specs:
             continue
-        request = wanted[name]
         spec = specs[name]
-        out.append(StreamChoice(spec, default_request(spec) if request is None else check_request(spec, request)))
+        request = check_request(spec, wanted[name] or default_request(spec))
+        out.append(StreamChoice(spec, request, stream_places(window, spec, request, dataset.step_rate_hz)))
+    for name in window.own_streams:
+        if name not in specs:
+            raise ConfigError(
+                f"the window has deltas for stream {name!r}, which is not asked for: streams are {', '.join(map(repr, specs))}."
+            )
+    _check_keys(out)
     return tuple(out)
+
+
+def _check_keys(choices: Iterable[StreamChoice]) -> None:
+    """Refuse a stream whose name is the key of what another stream asks for, such as 'imu_age_ns'."""
+    names = {choice.name for choice in choices}
+    for choice in choices:
+        keys = ["_age_ns"] if choice.request.age else []
+        keys += ["_count"] if choice.request.align == "interval" else []
+        for key in keys:
+            if choice.name + key in names:
+                raise ConfigError(
+                    f"stream {choice.name + key!r} has the name of a batch key of stream {choice.name!r}. Ask for one of them."
+                )
 
 
 def check_on_error(on_error: str) -> OnError:
