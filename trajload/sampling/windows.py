@@ -8,7 +8,7 @@ import numpy as np
 
 from trajload.errors import ConfigError, WindowError
 from trajload.spec import Window
-from trajload.types import Int64Array
+from trajload.types import BoolArray, Int64Array
 
 __all__ = ["MAX_NUM_WINDOWS", "WindowTable"]
 
@@ -23,16 +23,18 @@ class WindowTable:
     Immutable and thread-safe.
     """
 
-    def __init__(self, num_steps_E: Int64Array, window: Window) -> None:
+    def __init__(self, num_steps_E: Int64Array, window: Window, *, is_chosen_E: BoolArray | None = None) -> None:
         """Count the windows of each episode.
 
         Args:
             num_steps_E: Steps of each episode (E,), >= 0. An episode of 0 steps gives no window.
             window: Length, stride, dilation and padding of a window.
+            is_chosen_E: Which episodes are taken (E,), None for all. The others give no window; episodes keep their
+                numbers.
 
         Raises:
             ConfigError: A negative count, not one dimension, or 2**62 windows or more.
-            WindowError: No episode gives a window.
+            WindowError: No episode that is taken gives a window.
         """
         steps_E = np.asarray(num_steps_E)
         if steps_E.ndim != 1 or (steps_E.size and steps_E.dtype.kind not in "iu"):
@@ -49,13 +51,21 @@ class WindowTable:
             count_E = np.where(steps_E >= window.span, (steps_E - window.span) // window.stride + 1, 0)
         else:
             count_E = (steps_E - 1) // window.stride + 1  # 0 steps: -1 // stride + 1 = 0
+        is_short_E = count_E == 0
+        if is_chosen_E is not None:
+            if np.shape(is_chosen_E) != steps_E.shape:
+                raise ConfigError(
+                    f"is_chosen_E has shape {np.shape(is_chosen_E)}: expected one for each of {len(steps_E)} episodes."
+                )
+            is_short_E &= is_chosen_E
+            count_E, steps_E = np.where(is_chosen_E, count_E, 0), steps_E[is_chosen_E]
         # The float sum is only compared with a bound far above its rounding error.
         if float(count_E.sum(dtype=np.float64)) >= MAX_NUM_WINDOWS:
             raise ConfigError(f"the dataset has too many windows: expected fewer than 2**62 = {MAX_NUM_WINDOWS}.")
-        self._first_E1 = np.zeros(len(steps_E) + 1, dtype=np.int64)
+        self._first_E1 = np.zeros(len(count_E) + 1, dtype=np.int64)
         np.cumsum(count_E, out=self._first_E1[1:])
         self._num_windows = int(self._first_E1[-1])
-        self._num_short_episodes = int((count_E == 0).sum())
+        self._num_short_episodes = int(is_short_E.sum())
         if self._num_windows == 0:
             longest = int(steps_E.max()) if steps_E.size else 0
             raise WindowError(
@@ -69,12 +79,17 @@ class WindowTable:
         return self._num_windows
 
     @property
+    def first_E1(self) -> Int64Array:
+        """Id of each episode's first window, and `num_windows` at the end: int64 (E + 1,). Not to be written."""
+        return self._first_E1
+
+    @property
     def num_episodes(self) -> int:
         return len(self._first_E1) - 1
 
     @property
     def num_short_episodes(self) -> int:
-        """Episodes that give no window: empty, or shorter than a window under pad='none'."""
+        """Episodes taken that give no window: empty, or shorter than a window under pad='none'."""
         return self._num_short_episodes
 
     def num_windows_of(self, episode_B: Int64Array) -> Int64Array:
