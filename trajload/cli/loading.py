@@ -22,7 +22,7 @@ Dilation = Annotated[int, typer.Option(help="Steps between neighbouring steps of
 Pad = Annotated[str, typer.Option(help="Windows beyond an episode's end: none, edge or zero.")]
 BatchSize = Annotated[int, typer.Option(help="Windows per train_step, over all ranks.", min=1)]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-Order = Annotated[str, typer.Option(help="shuffled or sequential; a version may be pinned (shuffled/1).")]
+Order = Annotated[str, typer.Option(help="shuffled, interleaved, continuous or sequential; or a version (shuffled/1).")]
 Streams = Annotated[
     list[str] | None, typer.Option("--stream", "-s", help="Load this stream only; repeatable. All by default.")
 ]

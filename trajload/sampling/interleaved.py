@@ -137,6 +137,14 @@ class InterleavedOrder:
             ends_B=(rank_B == size_B - 1) | (index_B == lane_stop_B - 1),
         )
 
+    def cut_blocks(self, epoch: int) -> tuple[Int64Array, Int64Array]:
+        """Return (lane_C, block_C): the lanes that begin inside a block, whose first part the lane before them holds."""
+        start_V, stop_V = self.lanes.bounds(np.arange(self.num_lanes, dtype=np.int64))
+        lane_C = np.flatnonzero(start_V < stop_V)
+        tables = self._epochs.get(check_epoch(epoch))
+        place_C, rank_C = tables.sums.find(start_V[lane_C])
+        return lane_C[rank_C > 0], tables.permutation.forward(place_C[rank_C > 0])
+
     def _make_epoch(self, epoch: int) -> _Epoch:
         permutation = KeyedPermutation(self.blocks.num_blocks, round_keys(self.seed, _PURPOSE, epoch))
         block_S, lacking_S = self.blocks.short_blocks()
