@@ -21,7 +21,6 @@ __all__ = ["BlockSums", "permute_inside"]
 
 _SHORT_PER_BUCKET = 8
 """On average. A look-up scans the short blocks of one bucket, so fewer is faster; a bucket costs 16 bytes."""
-_MAX_SHIFT = 32
 GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -109,10 +108,11 @@ class BlockSums:
         """
         self._whole = block_windows
         per_bucket = _SHORT_PER_BUCKET * num_blocks // max(len(place_S), 1)
-        self._shift = min(max(per_bucket.bit_length() - 1, 0), _MAX_SHIFT)
+        # The last term keeps the sum of a bucket's whole blocks in int64.
+        self._shift = max(min(per_bucket.bit_length() - 1, num_blocks.bit_length(), 62 - block_windows.bit_length()), 0)
         num_buckets = ((num_blocks - 1) >> self._shift) + 1
         self._first_K1 = np.zeros(num_buckets + 1, dtype=np.int64)
-        self._low_S = np.empty(len(place_S), dtype=np.uint32)
+        self._low_S = np.empty(len(place_S), dtype=np.uint32 if self._shift <= 32 else np.int64)
         self._lost_S = np.empty(len(place_S), dtype=np.int64)
         _fill(place_S, lacking_S, self._shift, self._first_K1, self._low_S, self._lost_S)
         lost_K = np.zeros(num_buckets, dtype=np.int64)
