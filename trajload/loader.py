@@ -46,8 +46,8 @@ class Loader:
         window: Which steps make an example.
         global_batch_size: Windows per train_step over all ranks.
         seed: Of the order, -2**63 <= seed < 2**63.
-        order: 'shuffled' (uniform over all windows of an epoch, each once), 'interleaved' (mixed like it, frames
-            decoded about once), 'continuous' (row b goes on where it was) or 'sequential'; a version may be pinned
+        order: 'shuffled' (uniform over all windows of an epoch, each once), 'interleaved' (mixed like it, windows
+            that share frames close together), 'continuous' (row b goes on where it was) or 'sequential'; a version may be pinned
             ('shuffled/1'), or a value given: `tl.Interleaved(...)`, `tl.Weighted(...)`.
         episodes: None for all; numbers, for instance of `tl.split`; or a function of `EpisodeInfo` → bool.
         streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.

@@ -73,7 +73,7 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
 
     Args:
         config: As `loader.state_dict()["config"]` has it: `window`, `global_batch_size`, and, where wanted, `seed`,
-            `order`, `num_epochs`, `drop_last`, `on_error`, and `streams` as a list of names or as name → object
+            `order`, `num_epochs`, `drop_last`, `on_error`, `episodes` as a list of numbers, and `streams` as a list of names or as name → object
             with `size`, `align`, `tolerance_s`, `on_miss`.
         where: The file it came from, for messages.
     """
@@ -81,6 +81,13 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
         if key not in config:
             raise ConfigError(f"{where} lacks {key!r}: expected the configuration of a loader.")
     arguments = {key: config[key] for key in _LOADER_KEYS if key in config}
+    if config.get("episodes") is not None:
+        if not isinstance(config["episodes"], list):
+            raise ConfigError(
+                f"{where} holds only a digest of its episodes: pass a configuration with --config in which 'episodes' "
+                "is the list of their numbers, beside the state."
+            )
+        arguments["episodes"] = config["episodes"]
     try:
         arguments["window"] = Window(**config["window"])
         arguments["streams"] = _requests(config.get("streams"))

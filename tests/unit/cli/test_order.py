@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,23 @@ def test_order_quality_scores_against_uniform(trajload: Run, demo_dataset: Path)
     shown = trajload("order", demo_dataset, *arguments)
     assert shown.code == 0 and "uniform" in shown.out and f"{got['got']['distinct_episodes']:.2f}" in shown.out
     assert trajload("order", demo_dataset, "--quality", "--json").json["load"] is None
+
+
+def test_replay_of_a_run_on_some_episodes_asks_for_them(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """A state has a digest of its episodes only: it never replays other ones, and takes the list beside it."""
+    order, streams = tl.Interleaved(block_windows=5), ["action"]
+    with tl.Loader(
+        demo_dataset, window=tl.Window(num_steps=4), global_batch_size=3, order=order, episodes=[0, 2], streams=streams,
+        num_workers=0,
+    ) as loader:  # fmt: skip
+        loader.seek(21)
+        digest, state = loader.batch_at(21).digest(), loader.state_dict()
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    done = trajload("replay", demo_dataset, "--state", tmp_path / "state.json", "--no-sheet")
+    assert done.code == 2 and "holds only a digest of its episodes" in done.err
+    (tmp_path / "c.json").write_text(json.dumps({**state["config"], "episodes": [0, 2]}))
+    files = ["--state", tmp_path / "state.json", "--config", tmp_path / "c.json"]
+    assert trajload("replay", demo_dataset, *files, "--no-sheet", "--json").json["digest"] == digest
 
 
 def test_order_of_an_unknown_name_lists_the_known_ones(trajload: Run, demo_dataset: Path) -> None:
