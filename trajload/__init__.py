@@ -17,19 +17,23 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Batch": "trajload.collate.batch",
+    "Continuous": "trajload.sampling.orders",
     "Dataset": "trajload.sources.base",
     "Image": "trajload.spec",
+    "Interleaved": "trajload.sampling.orders",
     "Loader": "trajload.loader",
     "Modality": "trajload.types",
     "Signal": "trajload.spec",
     "StreamSpec": "trajload.spec",
     "TrajloadError": "trajload.errors",
+    "Weighted": "trajload.sampling.orders",
     "Window": "trajload.spec",
     "WindowRef": "trajload.refs",
     "World": "trajload.world",
     "Writer": "trajload.shards.writer",
     "errors": "trajload",
     "open": "trajload.sources.open",
+    "split": "trajload.sampling.select",
     "verify": "trajload.shards.verify",
 }
 
@@ -41,6 +45,10 @@ if TYPE_CHECKING:
     from trajload.errors import TrajloadError as TrajloadError
     from trajload.loader import Loader as Loader
     from trajload.refs import WindowRef as WindowRef
+    from trajload.sampling.orders import Continuous as Continuous
+    from trajload.sampling.orders import Interleaved as Interleaved
+    from trajload.sampling.orders import Weighted as Weighted
+    from trajload.sampling.select import split as split
     from trajload.shards.verify import verify as verify
     from trajload.shards.writer import Writer as Writer
     from trajload.sources.base import Dataset as Dataset

@@ -13,13 +13,15 @@ from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.config import OnError, check_on_error, choose_streams, config_json
-from trajload.pipeline.numbering import number_windows
+from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.state import check_state, make_state
 from trajload.pipeline.stats import StageStats
 from trajload.sampling.assign import rank_rows
+from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
+from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
 from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
@@ -45,8 +47,10 @@ class Loader:
         window: Which steps make an example.
         global_batch_size: Windows per train_step over all ranks.
         seed: Of the order, -2**63 <= seed < 2**63.
-        order: 'shuffled' (uniform over all windows of an epoch, each once) or 'sequential'; a version may be
-            pinned ('shuffled/1').
+        order: 'shuffled' (uniform over all windows of an epoch, each once), 'interleaved' (mixed like it, windows
+            that share frames close together), 'continuous' (row b goes on where it was) or 'sequential'; a version may be pinned
+            ('shuffled/1'), or a value given: `tl.Interleaved(...)`, `tl.Weighted(...)`.
+        episodes: None for all; numbers, for instance of `tl.split`; or a function of `EpisodeInfo` → bool.
         streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.
         rank: Data-parallel rank; None takes RANK and WORLD_SIZE from the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
@@ -73,7 +77,8 @@ class Loader:
         window: Window,
         global_batch_size: int,
         seed: int = 0,
-        order: str = "shuffled",
+        order: str | OrderConfig = "shuffled",
+        episodes: EpisodeChoice = None,
         streams: Iterable[str] | Mapping[str, StreamRequest | None] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -91,14 +96,14 @@ class Loader:
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.window = window
         self.streams = choose_streams(self.dataset, streams, window)
-        table = number_windows(self.dataset, window, self.streams)
+        table, order, chosen = plan_windows(self.dataset, window, self.streams, order, episodes)
         self._sampler = Sampler(
-            table,
-            order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
+            table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
         self._rows = rank_rows(global_batch_size, self.world)
-        config = {**self._sampler.config_json(), **table.to_json()}
-        self._config = config_json(self.streams, window, config, check_on_error(on_error))
+        self._config = config_json(
+            self.streams, window, {**self._sampler.config_json(), **chosen}, check_on_error(on_error)
+        )
         self._quarantine = Quarantine()
         self._stats = StageStats()
         self._builder = BatchBuilder(

@@ -15,13 +15,16 @@ REPO = Path(__file__).resolve().parents[2]
 
 PUBLIC = [
     "Batch",
+    "Continuous",
     "Dataset",
     "Image",
+    "Interleaved",
     "Loader",
     "Modality",
     "Signal",
     "StreamSpec",
     "TrajloadError",
+    "Weighted",
     "Window",
     "WindowRef",
     "World",
@@ -29,6 +32,7 @@ PUBLIC = [
     "__version__",
     "errors",
     "open",
+    "split",
     "verify",
 ]
 
@@ -38,6 +42,7 @@ LOADER_ARGUMENTS = [
     "global_batch_size",
     "seed",
     "order",
+    "episodes",
     "streams",
     "rank",
     "world_size",

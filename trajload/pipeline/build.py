@@ -213,9 +213,8 @@ class BatchBuilder:
                 ) from last
             work = None
             self.stats.count(substituted=1)
-            replaced = substitute_id(
-                self.sampler.seed, int(job.refs.position_B[b]), attempt + 1, self.sampler.num_windows
-            )
+            draw = substitute_id(self.sampler.seed, int(job.refs.position_B[b]), attempt + 1, self.sampler.num_windows)
+            replaced = self.sampler.eligible_id(draw)
             episode_1, start_1 = self.sampler.table.locate(np.array([replaced], dtype=np.int64))
             job.window_id_B[b], job.episode_B[b], job.start_B[b] = replaced, episode_1[0], start_1[0]
 

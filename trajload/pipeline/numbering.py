@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,34 @@ from trajload.align.places import reach
 from trajload.errors import WindowError, at
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.rowplan import RowPlanner
+from trajload.sampling.orders import OrderConfig, Weighted, order_config
+from trajload.sampling.select import EpisodeChoice, choose_episodes, episodes_json
 from trajload.sampling.windows import WindowTable
 from trajload.sources.base import Dataset
 from trajload.spec import Window
 from trajload.types import BoolArray, Int64Array
 
-__all__ = ["number_windows"]
+__all__ = ["number_windows", "plan_windows"]
+
+
+def plan_windows(
+    dataset: Dataset,
+    window: Window,
+    choices: Sequence[StreamChoice],
+    order: str | OrderConfig | Mapping[str, Any],
+    episodes: EpisodeChoice,
+) -> tuple[WindowTable, OrderConfig, dict[str, Any]]:
+    """Return the windows of the chosen episodes, the order with its weights looked up, and what the state adds."""
+    config = order_config(order)
+    if isinstance(config, Weighted):
+        config = config.bind(dataset.episodes)
+    is_chosen_E = choose_episodes(dataset, episodes)
+    table = number_windows(dataset, window, choices, is_chosen_E)
+    return (
+        table,
+        config,
+        {**table.to_json(), **({} if is_chosen_E is None else {"episodes": episodes_json(is_chosen_E)})},
+    )
 
 
 def number_windows(
