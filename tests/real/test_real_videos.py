@@ -124,6 +124,37 @@ def test_real_video_windows_equal_a_sequential_decode_or_it_is_refused(video_nam
         check_windows(path, video_name, SECOND_STREAMS[video_name])
 
 
+def test_real_video_pictures_are_the_same_by_both_engines(video_name: str, real_data: Path) -> None:
+    """Windows through the compiled loop over libavcodec are PyAV's to the byte, at stored size and resized."""
+    from trajload.decode.pixels import kernel_of
+
+    if video_name in REFUSED:
+        pytest.skip("refused before decoding")
+    path = real_data / video_name
+    index = build_video_index(path)
+    size = (index.width, index.height) if index.rotation in (90, 270) else (index.height, index.width)
+    spec = StreamSpec(name="c", modality=Modality.RGB, encoding="mp4", shape=(*size, 3), dtype="uint8")
+    track, store = VideoTrack(path.name, index, 0, index.num_frames), LocalStore(path.parent)
+    loop, plain = DecodeContext(engine="libav"), DecodeContext(engine="pyav")
+    num_good = BROKEN.get(video_name, (index.num_frames, 0))[0]
+    rng = np.random.default_rng(1)
+    for request in (Image(), Image(size=(60, 90)), Image()):
+        count = int(rng.integers(1, min(6, num_good) + 1))
+        rows = int(rng.integers(0, num_good - count + 1)) + np.arange(count)
+        plan = plan_reads(track, rows)
+        blobs = [store.read(r) for r in plan]
+        pictures = []
+        for context in (loop, plain):
+            out = np.empty((count, *row_shape(spec, request)[0]), np.uint8)
+            decode_rows(track, rows, blobs, out, spec=spec, request=request, store=store, context=context, plan=plan)
+            pictures.append(out)
+        assert np.array_equal(*pictures), f"{video_name}: rows {rows.tolist()}"
+    by_loop = kernel_of(index.pix_fmt, index.color_space, index.height) is not None and index.rotation == 0
+    assert loop.windows_by_engine == {"libav": 3 if by_loop else 0, "pyav": 0 if by_loop else 3}
+    for closable in (store, loop, plain):
+        closable.close()
+
+
 def test_expected_refusals_exist(real_data: Path) -> None:
     """The table of refusals names files that are there."""
     assert set(REFUSED) | set(BROKEN) | set(SECOND_STREAMS) <= set(videos(real_data))
