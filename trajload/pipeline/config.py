@@ -39,6 +39,11 @@ def choose_streams(
     Raises:
         ConfigError: An unknown stream, a request that does not fit its stream, or no stream at all.
     """
+    if not dataset.streams:
+        raise ConfigError(
+            f"dataset {dataset.name!r} has no stream that can be read: it has {dataset.num_episodes} episodes. "
+            "Run 'trajload doctor' on it."
+        )
     if streams is None:
         wanted: dict[str, StreamRequest | None] = dict.fromkeys(dataset.streams)
     elif isinstance(streams, str):
