@@ -119,6 +119,15 @@ def _shared_memory() -> set[str]:
         return set()
 
 
+def _is_of_another_process(name: str) -> bool:
+    """Whether a segment, named torch_<pid>_<number> by its maker, is in use by a process that is none of ours."""
+    parts = name.split("_")
+    if parts[0] != "torch" or len(parts) < 2 or not parts[1].isdigit():
+        return False
+    pid = int(parts[1])
+    return pid != os.getpid() and pid not in _children() and Path(f"/proc/{pid}").exists()
+
+
 def _is_checked(target: str, own_folder: bool) -> bool:
     """Whether an open descriptor counts as leaked.
 
@@ -166,7 +175,11 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
     if extra_fds := new_fds():
         left.append(f"open descriptors {extra_fds}")
     # Other processes of the machine use /dev/shm too, so only names that this project or torch would choose count.
-    names = {n for n in _shared_memory() - segments if n.startswith(("trajload", "torch_", "psm_", "sem."))}
+    names = {
+        n
+        for n in _shared_memory() - segments
+        if n.startswith(("trajload", "torch_", "psm_", "sem.")) and not _is_of_another_process(n)
+    }
     if names:
         left.append(f"shared memory {sorted(names)}")
     if left:

@@ -296,3 +296,68 @@ def test_nan_timestamp_names_its_step(v2):
     rewrite(v2 / DATA_1, timestamp=pa.array(np.array([0, 0.05, np.nan, 0.15, 0.2, 0.25], dtype=np.float32)))
     with pytest.raises(SourceError, match=r"timestamp of step 2 is nan.*episode=episode_000001"):
         open_(v2).step_times_ns(1, np.array([0]))
+
+
+@pytest.mark.parametrize("fps", ["1e999999999", 1e-300, 1e300, float("inf"), 0, -20, True, "x", None, [20]])
+def test_rates_that_are_none_are_refused_at_once(v2, fps):
+    """The exact value of '1e999999999' has a thousand million digits: it is never made."""
+    info = json.loads((v2 / "meta/info.json").read_text())
+    (v2 / "meta/info.json").write_text(json.dumps({**info, "fps": fps}))
+    with pytest.raises(
+        SourceError, match=r"in meta/info\.json is unusable: expected a rate above 0 Hz, from 1e-06 to 1000000"
+    ):
+        open_(v2)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_column_that_stands_twice_is_refused(version, request):
+    """Which of two columns of one name is meant cannot be known."""
+    root = request.getfixturevalue(version)
+    path = sorted((root / "data").rglob("*.parquet"))[0]
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("action", table["action"]), path)
+    with pytest.raises(SourceError, match=r"has 2 columns named 'action': expected 1\. Drop all but one\."):
+        open_(root)
+
+
+def test_numbers_in_a_column_of_strings_are_refused(v2):
+    """A list of numbers is not written out as if it were an instruction."""
+    path = v2 / "data/chunk-000/episode_000000.parquet"
+    rewrite(path, action=pa.array(["x"] * 8))
+    source = open_(v2)
+    assert [n.message for n in source.notes if n.stream == "action"] == [
+        "info.json says float64 for 'action', the files hold strings."
+    ]
+    with pytest.raises(
+        SourceError, match=rf"holds values that are no strings here, but strings in the first.*shard={DATA_1}"
+    ):
+        read(v2, 1, "action")
+
+
+@pytest.mark.parametrize("name", ["meta/episodes.jsonl", "meta/tasks.jsonl"])
+def test_metadata_that_git_lfs_did_not_fetch_say_so(v2, name):
+    """Every file of a repository may be a pointer."""
+    (v2 / name).write_bytes(LFS)
+    with pytest.raises(
+        SourceError, match=rf"file '{name}' is a Git LFS pointer, not the file itself; run 'git lfs pull'"
+    ):
+        open_(v2)
+
+
+def test_camera_named_like_the_task_stream_is_no_crash(v3):
+    """info.json may declare anything; the strings that are there win over the video that is not."""
+    info = json.loads((v3 / "meta/info.json").read_text())
+    info["features"]["task"] = {"dtype": "video", "shape": [1, 1, 3], "names": None}
+    (v3 / "meta/info.json").write_text(json.dumps(info))
+    source = open_(v3)
+    assert source.streams["task"].is_text
+    assert len(read(v3, 0, "task")) == 8
+
+
+def test_dataset_without_streams_says_so(v2):
+    """An empty table of episodes leaves nothing to read; the argument `streams` is not what is wrong."""
+    import trajload as tl
+
+    (v2 / "meta/episodes.jsonl").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"dataset 'd' has no stream that can be read: it has 0 episodes\."):
+        tl.Loader(open_(v2), window=tl.Window(num_steps=1), global_batch_size=1)

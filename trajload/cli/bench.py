@@ -16,6 +16,7 @@ from trajload.cli.loading import (
     Pad,
     Seed,
     SizeOption,
+    SkipMissing,
     Streams,
     Stride,
     arguments_from_config,
@@ -46,6 +47,7 @@ def bench(
         int | None, typer.Option(help="Train_steps in the works at once; chosen by default.", min=1)
     ] = None,
     step_ms: Annotated[float, typer.Option(help="Pretend that training takes so long per batch.", min=0)] = 0.0,
+    skip_missing: SkipMissing = False,
     json: JsonFlag = False,
 ) -> None:
     """Measure a real loader on this dataset: windows/s, waiting, mixing, memory, and the stage that holds it up.
@@ -63,7 +65,7 @@ def bench(
     from trajload.bench import measure
     from trajload.sources.open import open as open_dataset
 
-    opened = open_dataset(dataset)
+    opened = open_dataset(dataset, missing="skip" if skip_missing else "error")
     if config is not None:
         arguments = arguments_from_config(read_json(config), f"configuration {config!r}")
         arguments.pop("num_epochs", None)

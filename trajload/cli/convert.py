@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trajload.cli.loading import SkipMissing
 from trajload.cli.output import JsonFlag, plural, print_json, progress_bar, say, size
 from trajload.errors import ConfigError
 
@@ -30,9 +31,7 @@ def convert(
     name: Annotated[str | None, typer.Option(help="Name of the new dataset.")] = None,
     shard_mb: Annotated[int, typer.Option(help="Size of a shard in MiB.", min=1)] = 256,
     licence: Annotated[str | None, typer.Option(help="Licence, kept in the manifest.")] = None,
-    skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave out episodes whose files are absent, instead of refusing.")
-    ] = False,
+    skip_missing: SkipMissing = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a dataset in the native format: one shard file for many episodes, indexed and checksummed.

@@ -14,7 +14,18 @@ from trajload.spec import Image, Signal, StreamRequest, Window
 if TYPE_CHECKING:
     from trajload.loader import Loader
 
-__all__ = ["BatchSize", "NumSteps", "Order", "Pad", "Seed", "SizeOption", "Streams", "Stride", "loader_arguments"]
+__all__ = [
+    "BatchSize",
+    "NumSteps",
+    "Order",
+    "Pad",
+    "Seed",
+    "SizeOption",
+    "SkipMissing",
+    "Streams",
+    "Stride",
+    "loader_arguments",
+]
 
 NumSteps = Annotated[int, typer.Option(help="Steps in a window.", min=1)]
 Stride = Annotated[int, typer.Option(help="Steps between the starts of neighbouring windows.", min=1)]
@@ -28,6 +39,9 @@ Streams = Annotated[
 ]
 SizeOption = Annotated[
     str | None, typer.Option("--size", help="Resize pictures to HEIGHTxWIDTH, for instance 128x128.")
+]
+SkipMissing = Annotated[
+    bool, typer.Option("--skip-missing", help="Leave out episodes whose files are absent, instead of refusing.")
 ]
 
 _LOADER_KEYS = ("global_batch_size", "seed", "order", "num_epochs", "drop_last", "on_error")

@@ -15,6 +15,7 @@ from trajload.cli.loading import (
     Pad,
     Seed,
     SizeOption,
+    SkipMissing,
     Streams,
     Stride,
     arguments_from_config,
@@ -55,6 +56,7 @@ def replay(
     sheet: Annotated[bool, typer.Option(help="Draw the contact sheet.")] = True,
     max_rows: Annotated[int, typer.Option(help="Windows drawn.", min=1)] = 8,
     max_steps: Annotated[int, typer.Option(help="Steps drawn per window.", min=1)] = 8,
+    skip_missing: SkipMissing = False,
     json: JsonFlag = False,
 ) -> None:
     """Show exactly what one train_step trained on: the windows as a list, and as a contact sheet.
@@ -71,7 +73,7 @@ def replay(
     """
     from trajload.sources.open import open as open_dataset
 
-    opened = open_dataset(dataset)
+    opened = open_dataset(dataset, missing="skip" if skip_missing else "error")
     ranks = {"rank": rank, "world_size": world_size, "num_workers": 0}
     if state is not None and config is None:
         saved = read_json(state)

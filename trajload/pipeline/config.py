@@ -44,6 +44,11 @@ def choose_streams(
         ConfigError: An unknown stream, a request or deltas that do not fit their stream, deltas of a stream that is not
             asked for, two streams that claim one batch key, or no stream at all.
     """
+    if not dataset.streams:
+        raise ConfigError(
+            f"dataset {dataset.name!r} has no stream that can be read: it has {dataset.num_episodes} episodes. "
+            "Run 'trajload doctor' on it."
+        )
     if streams is None:
         wanted: dict[str, StreamRequest | None] = dict.fromkeys(dataset.streams)
     elif isinstance(streams, str):

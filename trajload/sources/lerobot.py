@@ -105,6 +105,10 @@ class LeRobotSource(Dataset):
         }
         plan = plan_streams(info, self._probe(root), self.tasks, _annotations(root), self._first_video)
         self.streams = plan.streams
+        # A camera without files may share its name with a column's stream, or be left out.
+        self._present = {
+            c: there_E for c, there_E in self._present.items() if c in plan.streams and plan.streams[c].is_video
+        }
         self._columns = plan.columns
         self._absent = plan.absent
         self.notes += plan.notes
@@ -129,7 +133,7 @@ class LeRobotSource(Dataset):
     def _check_cameras(self, missing: Missing) -> None:
         """Refuse, or note, cameras that some episodes have and others lack."""
         for camera, there_E in self._present.items():
-            if camera not in self.streams or there_E.all():
+            if there_E.all():
                 continue
             first = self._episodes.video_file(int(np.flatnonzero(~there_E)[0]), camera)
             said = (
@@ -181,7 +185,7 @@ class LeRobotSource(Dataset):
     # ---- the Dataset contract ----
 
     def spec(self, stream: str) -> StreamSpec:
-        if stream in self._absent:
+        if stream in self._absent and stream not in self.streams:
             raise ConfigError(
                 f"stream {stream!r} {self._absent[stream]} The dataset {self.name!r} has {', '.join(map(repr, self.streams))}."
             )

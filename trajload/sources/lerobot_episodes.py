@@ -15,6 +15,7 @@ import numpy as np
 from trajload.errors import SourceError, at
 from trajload.sources.lerobot_meta import LeRobotInfo
 from trajload.sources.parquet import open_parquet
+from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
 from trajload.storage.local import check_inside
 from trajload.types import BoolArray, Int64Array
 
@@ -179,6 +180,8 @@ def _read_v2(root: Path, info: LeRobotInfo) -> tuple[EpisodeTable, list[str]]:
     if not path.is_file():
         raise SourceError(f"{file!r} does not exist, but LeRobot {info.version} keeps its episodes there. Restore it.")
     lines = path.read_bytes()
+    if is_lfs_pointer(lines):
+        raise SourceError(f"file {file!r} {LFS_ADVICE}.")
     index: list[int] = []
     length: list[int] = []
     span: list[tuple[int, int]] = []

@@ -13,12 +13,14 @@ from typing import Any
 
 from trajload.errors import ConfigError, SourceError, at
 from trajload.sources.parquet import describe_bytes, open_parquet
+from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer
 from trajload.storage.local import check_inside
 
 __all__ = ["Feature", "LeRobotInfo", "PathTemplate", "read_info", "read_json", "read_tasks"]
 
 SUPPORTED = ("v2.0", "v2.1", "v3.0")
 _FIELD = re.compile(r"\{([a-z_]+)(?::(0?\d{0,2}d))?\}")
+_MAX_FPS = 1e6
 _V2_FIELDS = frozenset(["episode_chunk", "episode_index", "video_key"])
 _V3_FIELDS = frozenset(["chunk_index", "file_index", "video_key"])
 
@@ -169,12 +171,16 @@ def _positive(name: str, value: Any) -> int:
 
 
 def _fps(value: Any) -> Fraction:
+    text = str(value)
     try:
-        exact = Fraction(str(value))
+        # As a float first: the exact value of '1e999999999' would take all memory.
+        exact = Fraction(text) if "/" in text or 0 < float(text) <= _MAX_FPS else Fraction(0)
     except (ValueError, ZeroDivisionError):
         exact = Fraction(0)
-    if isinstance(value, bool) or not exact > 0:
-        raise SourceError(f"fps={value!r} in meta/info.json is unusable: expected a rate above 0 Hz.")
+    if isinstance(value, bool) or not 1 / _MAX_FPS <= exact <= _MAX_FPS:
+        raise SourceError(
+            f"fps={text[:40]!r} in meta/info.json is unusable: expected a rate above 0 Hz, from {1 / _MAX_FPS} to {_MAX_FPS:.0f}."
+        )
     # 29.97002997002997 was meant to be 30000/1001.
     nice = exact.limit_denominator(1001)
     return nice if abs(nice - exact) <= exact / 10**9 else exact
@@ -207,7 +213,10 @@ def _tasks_v2(root: Path) -> dict[int, str]:
     if not path.is_file():
         return out
     with at(shard=file):
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        text = path.read_bytes()
+        if is_lfs_pointer(text):
+            raise SourceError(f"file {file!r} {LFS_ADVICE}.")
+        for number, line in enumerate(text.splitlines(), 1):
             if not line.strip():
                 continue
             try:

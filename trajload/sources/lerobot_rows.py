@@ -63,7 +63,15 @@ class TextRows(_Rows):
     """Strings of a column."""
 
     def read_rows(self, rows: Int64Array) -> list[str]:
-        return ["" if value is None else str(value) for value in self._read(rows)]
+        values = self._read(rows)
+        for value in values:
+            if value is not None and not isinstance(value, str):
+                with at(shard=self.file, stream=self.column):
+                    raise SourceError(
+                        "the column holds values that are no strings here, but strings in the first data file. Restore the "
+                        "file, or convert the column to one type."
+                    )
+        return ["" if value is None else value for value in values]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -170,6 +170,10 @@ def _plan_column(
             name=name, modality=Modality.LANGUAGE, encoding="table", shape=(), dtype="str", rate_hz=rate_hz
         )
         plan.columns[name] = StreamColumn(name, "text" if column.kind == "text" else "task")
+        if column.kind == "text" and feature.dtype not in ("string", "str", "large_string"):
+            plan.notes.append(
+                Note("dtype", f"info.json says {feature.dtype} for {name!r}, the files hold strings.", name)
+            )
     elif column.kind != "numeric":
         plan.absent[name] = f"is a column of {column.arrow}, which is not read: only numbers, strings and pictures are."
         plan.unread.setdefault(column.arrow, []).append(name)

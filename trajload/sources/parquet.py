@@ -47,15 +47,23 @@ def open_parquet(path: Path, file: str) -> Any:
     pq = pyarrow_parquet()
     try:
         check_regular(path, path.stat())
-        return pq.ParquetFile(path, memory_map=False)
+        handle = pq.ParquetFile(path, memory_map=False)
+        names = handle.schema_arrow.names
     except FileNotFoundError:
         raise ShardNotFoundError(
             f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or open with missing='skip'."
         ) from None
-    except Exception as err:  # pyarrow raises ArrowInvalid, OSError and others for damaged footers
+    except Exception as err:  # pyarrow raises ArrowInvalid, OSError and others for damaged footers and schemas
         raise SourceError(
             f"file {file!r} is not readable as parquet: {describe_bytes(path)}. Fetch or restore the file. ({_line(err)})"
         ) from err
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        handle.close()
+        raise SourceError(
+            f"file {file!r} has {names.count(twice)} columns named {twice!r}: expected 1. Drop all but one."
+        )
+    return handle
 
 
 def describe_bytes(path: Path) -> str:

@@ -291,6 +291,29 @@ def test_replay_refuses_the_state_of_another_dataset(trajload: Run, demo_dataset
     assert "another dataset or version" in done.err
 
 
+def test_replay_of_a_partial_download_needs_skip_missing(trajload: Run, real_data: Path, tmp_path: Path) -> None:
+    """What was downloaded in part can be looked at, by choice."""
+    root = real_data / "lerobot_v2" / "starvla_sim_pick_place"
+    arguments = [
+        "replay",
+        root,
+        "--train-step",
+        1,
+        "--num-steps",
+        2,
+        "--batch-size",
+        2,
+        "-s",
+        "state.joints",
+        "--no-sheet",
+    ]
+    done = trajload(*arguments)
+    assert done.code == 2 and "3 of 4 episodes lack theirs" in done.err
+    done = trajload(*arguments, "--skip-missing", "--json")
+    assert done.code == 0
+    assert [row["episode_key"] for row in done.json["rows"]] == ["episode_000002"] * 2
+
+
 # ---- bench ----
 
 
