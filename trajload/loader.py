@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
+from trajload.pipeline import config
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.config import OnError, check_on_error, choose_streams, config_json
+from trajload.pipeline.config import OnError
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.state import check_state, make_state
@@ -25,12 +26,8 @@ from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
 from trajload.storage.locks import ForkLock
 from trajload.types import PathLikeStr
-from trajload.world import World
 
 __all__ = ["Loader"]
-
-_PREFETCH_BYTES = 1 << 30
-_MAX_AUTO_DEPTH = 4
 
 
 class Loader:
@@ -55,6 +52,8 @@ class Loader:
         num_epochs: None runs without end; else iteration ends after so many epochs.
         drop_last: With `num_epochs`: drop the last batch if it is not full, instead of padding it (`row_is_pad`).
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
+        transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
+            function of seed, epoch, window and place in the list.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -82,28 +81,36 @@ class Loader:
         num_epochs: int | None = None,
         drop_last: bool = False,
         on_error: OnError = "raise",
+        transforms: Iterable[Transform] = (),
     ) -> None:
-        if not isinstance(window, Window):
-            raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).")
-        if (rank is None) != (world_size is None):
-            raise ConfigError(f"rank={rank!r} and world_size={world_size!r}: give both or neither.")
-        self.world = World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
+        self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-        self.window = window
-        self.streams = choose_streams(self.dataset, streams)
+        self.window = config.check_window(window)
+        self.streams = config.choose_streams(self.dataset, streams)
         self._sampler = Sampler(
             WindowTable(self.dataset.num_steps_E, window),
             order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
         self._rows = rank_rows(global_batch_size, self.world)
-        self._config = config_json(self.streams, window, self._sampler.config_json(), check_on_error(on_error))
+        chain = config.make_transforms(transforms, self.streams, self._sampler.seed)
+        self._config = config.config_json(
+            self.streams, window, self._sampler.config_json(), config.check_on_error(on_error), chain
+        )
         self._quarantine = Quarantine()
         self._stats = StageStats()
         self._builder = BatchBuilder(
-            self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats
+            self.dataset,
+            window,
+            self.streams,
+            self._sampler,
+            self._rows,
+            on_error,
+            self._quarantine,
+            self._stats,
+            chain,
         )
-        self._num_workers = _check_workers(num_workers)
-        self._depth, self._depth_why = _choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
+        self._num_workers = config.check_workers(num_workers)
+        self._depth, self._depth_why = config.choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
         self._train_step = 0
         self._generation = 0
         self._prefetcher: Prefetcher | None = None
@@ -163,10 +170,17 @@ class Loader:
             TrajloadError: A window cannot be read; the message says which and where.
         """
         with self._plain:
-            job = self._builder.open_job(train_step)
-            for b in range(job.num_rows):
-                self._builder.build_row(job, b, self._context)
-            return self._builder.finish(job)
+            return self._builder.finish(self._builder.build(train_step, self._context))
+
+    def draws_at(self, train_step: int) -> list[list[dict[str, Any]]]:
+        """Return what the transforms drew for each row of this rank's batch of `train_step`; makes the batch again.
+
+        Each row has one entry per transform: {"transform", "key", "draws"}; `draws` is None where a transform does
+        not tell.
+        """
+        with self._plain:
+            draws = self._builder.build(train_step, self._context, tell_draws=True).draws or {}
+        return [draws.get(b, []) for b in range(self.rank_batch_size)]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
@@ -297,29 +311,3 @@ class Loader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _check_workers(num_workers: int | None) -> int:
-    if num_workers is None:
-        # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
-        raise ConfigError(f"num_workers={num_workers!r} is invalid: expected an int of at least 0, or None.")
-    return int(num_workers)
-
-
-def _choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int) -> tuple[int, str]:
-    """Return the number of train_steps in the works, and why."""
-    if prefetch != "auto":
-        if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < 1:
-            raise ConfigError(f"prefetch={prefetch!r} is invalid: expected 'auto' or an int of at least 1.")
-        return int(prefetch), "asked for"
-    if num_workers == 0:
-        return 1, "no workers"
-    fits = _PREFETCH_BYTES // max(batch_bytes, 1)
-    # Two keep workers busy while the consumer holds one; more absorb batches that decode slowly.
-    depth = int(max(2, min(_MAX_AUTO_DEPTH, fits)))
-    return (
-        depth,
-        f"auto: {_MAX_AUTO_DEPTH} at most, {fits} batches of {batch_bytes} bytes fit in {_PREFETCH_BYTES} bytes",
-    )

@@ -51,6 +51,8 @@ class BatchSlots:
         """(B, T, *row_shape) of each picture and signal stream."""
         self.is_pad: dict[str, BoolArray] = {name: tensors[f"{name}_is_pad"].numpy() for name in stream_layout}
         """(B, T)"""
+        self.is_zero: dict[str, BoolArray] = {name: np.zeros_like(mask) for name, mask in self.is_pad.items()}
+        """(B, T): steps that are zeros since there are no data. Not part of the batch."""
         self.is_missing: dict[str, BoolArray] = {
             name: tensors[f"{name}_is_missing"].numpy() for name in (*stream_layout, *text)
         }
@@ -126,8 +128,37 @@ class BatchSlots:
         values_T = self.values[stream][row]
         if is_zero_T is None:
             values_T[...] = 0
+            self.is_zero[stream][row] = True
         else:
-            values_T[np.asarray(is_zero_T, dtype=np.bool_)] = 0
+            is_zero_T = np.asarray(is_zero_T, dtype=np.bool_)
+            values_T[is_zero_T] = 0
+            self.is_zero[stream][row] |= is_zero_T
+
+    def window(self, row: int) -> dict[str, Any]:
+        """Return one row as a transform takes it: streams and their masks, arrays as views."""
+        out: dict[str, Any] = {name: values[row] for name, values in self.values.items()}
+        out.update((name, values[row]) for name, values in self.text.items())
+        out.update((f"{name}_is_pad", mask[row]) for name, mask in self.is_pad.items())
+        out.update((f"{name}_is_missing", bool(mask[row])) for name, mask in self.is_missing.items())
+        return out
+
+    def set_window(self, row: int, window: Mapping[str, Any], is_zero: Mapping[str, BoolArray]) -> None:
+        """Write a transformed window into a row; steps without data (`is_zero`, (T,) per stream) become zeros."""
+        for name, values in self.values.items():
+            values[row] = window[name]
+            self.is_pad[name][row] = window[f"{name}_is_pad"]
+            if is_zero[name].any():
+                self.zero(name, row, is_zero[name])
+        for name, texts in self.text.items():
+            texts[row] = window[name]
+        for name, missing in self.is_missing.items():
+            missing[row] = window[f"{name}_is_missing"]
+
+    def begin_row(self, stream: str, row: int) -> None:
+        """Forget what an earlier window left in the masks of a row that is written anew."""
+        self.is_missing[stream][row] = False
+        if stream in self.is_zero:
+            self.is_zero[stream][row] = False
 
     def set_missing(self, stream: str, row: int) -> None:
         """Say that the episode of `row` lacks `stream`: zeros, `_is_missing`, and `_is_pad` at every step.

@@ -8,7 +8,6 @@ the same three functions from threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +21,13 @@ from trajload.align.rows import (
     stepwise_rows,
     window_steps,
 )
+from trajload.augment.chain import TransformChain
 from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots
-from trajload.decode import DecodeContext, decode_rows, plan_reads, read_text, row_shape
+from trajload.decode import DecodeContext, decode_rows, plan_reads, read_text
 from trajload.errors import DecodeError, StageFailedError, TrajloadError, at
-from trajload.pipeline.config import OnError, StreamChoice
+from trajload.pipeline.config import OnError, StreamChoice, stream_layout
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine, substitute_id
 from trajload.pipeline.stats import StageStats
 from trajload.refs import ByteRange, Track, WindowRef
@@ -40,6 +40,8 @@ __all__ = ["BatchBuilder", "Job", "RowWork"]
 
 # A steady run has at most one batch free at a time; a few more absorb a consumer that drops several together.
 _MAX_FREE_BATCHES = 4
+# Rows on their way through transforms: one for each decoder thread.
+_MAX_FREE_ROWS = 16
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Job:
     start_B: Int64Array
     remaining: int
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
+    draws: dict[int, list[Any]] | None = None
+    """Where asked for: what the transforms drew for each row."""
 
     @property
     def num_rows(self) -> int:
@@ -100,6 +104,7 @@ class BatchBuilder:
         on_error: What a window that cannot be read does.
         quarantine: Windows known to be bad.
         stats: Counters.
+        transforms: Run over each window once it is decoded; None or empty for none.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class BatchBuilder:
         on_error: OnError,
         quarantine: Quarantine,
         stats: StageStats,
+        transforms: TransformChain | None = None,
     ) -> None:
         self.dataset = dataset
         self.window = window
@@ -122,7 +128,10 @@ class BatchBuilder:
         self.quarantine = quarantine
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
-        self._layout: Mapping[str, Any] = {c.name: row_shape(c.spec, c.request) for c in choices if not c.spec.is_text}
+        self.transforms = transforms if transforms is not None and transforms.transforms else None
+        self._row_pool = TensorPool(max_free=_MAX_FREE_ROWS)
+        self._decoded_layout = stream_layout(choices)
+        self._layout = self._decoded_layout if self.transforms is None else self.transforms.layout
         self._text = {c.name: c.spec.dtype for c in choices if c.spec.is_text}
 
     @property
@@ -157,6 +166,14 @@ class BatchBuilder:
                 refs.start_B.copy(),
                 remaining=num_rows,
             )
+
+    def build(self, train_step: int, context: DecodeContext, *, tell_draws: bool = False) -> Job:
+        """Return the job of `train_step` with every row built, one after the other in this thread."""
+        job = self.open_job(train_step)
+        job.draws = {} if tell_draws else None
+        for b in range(job.num_rows):
+            self.build_row(job, b, context)
+        return job
 
     # ---- read ----
 
@@ -224,14 +241,46 @@ class BatchBuilder:
 
         With `on_error="substitute"` a window that fails is replaced by keyed draws; with `"raise"` the error goes out.
         """
+        if self.transforms is None:
+            self._fill_row(job, b, context, work, job.slots, b)
+            return
+        # Decoded beside the batch, since a transform may change shapes, and a failed one leaves nothing half done.
+        row = BatchSlots.allocate(1, self.window.num_steps, self._decoded_layout, self._text, pool=self._row_pool)
+        self._fill_row(job, b, context, work, row, 0)
+        with self.stats.timed("augment"):
+            self._transform(self.transforms, job, b, row)
+
+    def _transform(self, transforms: TransformChain, job: Job, b: int, row: BatchSlots) -> None:
+        """Run the transforms over the decoded row and write the batch's.
+
+        Outside the policy for bad windows: a transform that fails is a fault of the run's code, not of the data.
+        """
+        draws: list[Any] | None = None if job.draws is None else []
+        with at(
+            dataset=self.dataset.name,
+            episode=self.dataset.episode_key(int(job.episode_B[b])),
+            window_id=int(job.window_id_B[b]),
+            train_step=job.train_step,
+        ):
+            window = transforms.apply(
+                row.window(0), epoch=int(job.refs.epoch_B[b]), window_id=int(job.window_id_B[b]), draws=draws
+            )
+        if job.draws is not None and draws is not None:
+            job.draws[b] = draws
+        job.slots.set_window(b, window, {name: is_zero_BT[0] for name, is_zero_BT in row.is_zero.items()})
+
+    def _fill_row(
+        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: BatchSlots, row: int
+    ) -> None:
+        """Decode window `b` of the job into `row` of `slots`, and write what does not come from streams."""
         if self.on_error == "raise":
-            self._write_row(job, b, self._guarded(job, b, context, work))
+            self._write_row(job, b, self._guarded(job, b, context, work, slots, row))
             return
         for attempt in range(MAX_ATTEMPTS + 1):
             window_id = int(job.window_id_B[b])
             if not self.quarantine.holds(window_id, job.train_step):
                 try:
-                    self._write_row(job, b, self._guarded(job, b, context, work))
+                    self._write_row(job, b, self._guarded(job, b, context, work, slots, row))
                     return
                 except TrajloadError as err:
                     self.quarantine.add(window_id, job.train_step, err)
@@ -251,13 +300,15 @@ class BatchBuilder:
             episode_1, start_1 = self.sampler.table.locate(np.array([replaced], dtype=np.int64))
             job.window_id_B[b], job.episode_B[b], job.start_B[b] = replaced, episode_1[0], start_1[0]
 
-    def _guarded(self, job: Job, b: int, context: DecodeContext, work: RowWork | None) -> RowWork:
+    def _guarded(
+        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: BatchSlots, row: int
+    ) -> RowWork:
         """Read (if need be) and decode row `b`; any failure comes out as a TrajloadError with its location."""
         try:
             if work is None:
                 work = self.read_row(job, b)
             with self.stats.timed("decode"):
-                self._decode(job, b, work, context)
+                self._decode(job, work, context, slots, row)
             return work
         except TrajloadError:
             raise
@@ -270,7 +321,7 @@ class BatchBuilder:
             ):
                 raise StageFailedError(f"building a window failed with {type(err).__name__}: {err}") from err
 
-    def _decode(self, job: Job, b: int, work: RowWork, context: DecodeContext) -> None:
+    def _decode(self, job: Job, work: RowWork, context: DecodeContext, slots: BatchSlots, row: int) -> None:
         frames = 0
         with at(
             dataset=self.dataset.name,
@@ -283,29 +334,29 @@ class BatchBuilder:
                 steps = (work.start, work.start + self.window.span)
                 with at(stream=name, steps=steps, shard=stream.track.file if stream.track else None):
                     if stream.track is None or len(stream.rows_T) == 0:
-                        job.slots.set_missing(name, b)
+                        slots.set_missing(name, row)
                         continue
                     # A window that failed before may have left the mask set in this row.
-                    job.slots.is_missing[name][b] = False
+                    slots.begin_row(name, row)
                     if spec.is_text:
                         value = read_text(stream.track, int(stream.rows_T[0]), stream.blobs, spec=spec, context=context)
-                        job.slots.set_text(name, b, value)
+                        slots.set_text(name, row, value)
                         continue
-                    out = job.slots.values[name][b]
+                    out = slots.values[name][row]
                     decode_rows(
                         stream.track, stream.rows_T, stream.blobs, out,
                         spec=spec, request=stream.choice.request, store=self.dataset.store, context=context, plan=stream.plan,
                     )  # fmt: skip
-                    self._mask(job, b, work, stream)
+                    self._mask(slots, row, work, stream)
                     if spec.is_picture:
                         frames += len(stream.rows_T)
         self.stats.count(frames=frames, windows=1)
 
-    def _mask(self, job: Job, b: int, work: RowWork, stream: StreamWork) -> None:
-        job.slots.is_pad[stream.choice.name][b] = stream.is_pad_T
+    def _mask(self, slots: BatchSlots, row: int, work: RowWork, stream: StreamWork) -> None:
+        slots.is_pad[stream.choice.name][row] = stream.is_pad_T
         zero_T = rows_to_zero(work.is_pad_T, stream.is_pad_T, self.window.pad)
         if zero_T.any():
-            job.slots.zero(stream.choice.name, b, zero_T)
+            slots.zero(stream.choice.name, row, zero_T)
 
     def _write_row(self, job: Job, b: int, work: RowWork) -> None:
         """Write the keys that do not come from a stream."""

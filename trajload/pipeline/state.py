@@ -98,7 +98,8 @@ def check_state(
         ResumeError: The state is of another version, lacks a field, or differs; every differing field is named.
         ConfigError: `allow` names an unknown field.
     """
-    unknown = [name for name in allow if name not in config and name != "manifests"]
+    saved_config = state.get("config", {}) if isinstance(state, Mapping) else {}
+    unknown = [name for name in allow if name not in config and name not in saved_config and name != "manifests"]
     if unknown:
         raise ConfigError(
             f"allow={sorted(unknown)!r} names no field: expected some of {sorted([*config, 'manifests'])!r}."
