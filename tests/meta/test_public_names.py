@@ -14,11 +14,19 @@ from trajload import errors
 REPO = Path(__file__).resolve().parents[2]
 
 PUBLIC = [
+    "ActionNoise",
     "Batch",
+    "ColorJitter",
     "Dataset",
+    "FrameDrop",
+    "GaussianBlur",
     "Image",
     "Loader",
     "Modality",
+    "Normalizer",
+    "RandomCrop",
+    "RandomFlip",
+    "Resize",
     "Signal",
     "StreamSpec",
     "TrajloadError",
@@ -46,6 +54,7 @@ LOADER_ARGUMENTS = [
     "num_epochs",
     "drop_last",
     "on_error",
+    "transforms",
 ]
 
 ERRORS = [
@@ -97,6 +106,7 @@ def test_loader_takes_these_arguments() -> None:
         "seek",
         "stats",
         "close",
+        "draws_at",
         "num_windows",
         "steps_per_epoch",
         "train_step",
