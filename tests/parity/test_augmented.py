@@ -32,7 +32,19 @@ def jerk(window: dict[str, Any], generator: np.random.Generator) -> dict[str, An
     return {**window, "action": action + generator.standard_normal(action.shape).astype(action.dtype)}
 
 
-TRANSFORMS = [brighten, jerk, functools.partial(brighten, most=9)]
+TRANSFORMS = [
+    brighten,
+    tl.RandomCrop((48, 56)),
+    tl.RandomFlip(signs={"action": [-1, 1]}),
+    tl.Resize((32, 32)),
+    tl.ColorJitter(0.3, 0.3, 0.3, 0.1),
+    tl.GaussianBlur(p=0.5, per_frame=True),
+    tl.FrameDrop(0.2),
+    tl.FrameDrop(0.1, mode="mask", per_stream=True),
+    jerk,
+    tl.ActionNoise(0.01),
+    functools.partial(brighten, most=9),
+]
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +104,17 @@ def test_resume_refuses_a_changed_augmentation(dataset: tl.Dataset) -> None:
     """Arguments and functions are part of the configuration; `allow` lets them change, also from or to none."""
     with tl.Loader(dataset, transforms=TRANSFORMS, num_workers=0, **ALONE, **COMMON) as loader:
         state = loader.state_dict()
-    for other in ([brighten, jerk, functools.partial(brighten, most=8)], [jerk], []):
+    for other in ([*TRANSFORMS[:-1], functools.partial(brighten, most=8)], TRANSFORMS[1:], [*TRANSFORMS, jerk], []):
         with tl.Loader(dataset, transforms=other, num_workers=0, **ALONE, **COMMON) as loader:
-            with pytest.raises(tl.errors.ResumeError, match=r"transforms: saved .*most"):
+            with pytest.raises(tl.errors.ResumeError, match=r"  - transforms.*: saved"):
                 loader.load_state_dict(state)
             loader.load_state_dict(state, allow=("transforms",))
+
+
+def test_long_list_of_transforms_leaves_the_state_small(dataset: tl.Dataset) -> None:
+    """A long configuration stands in the state as its digest."""
+    with tl.Loader(dataset, transforms=TRANSFORMS * 5, num_workers=0, **ALONE, **COMMON) as loader:
+        assert len(json.dumps(loader.state_dict())) < 4096
 
 
 def test_same_window_is_augmented_otherwise_in_another_epoch(dataset: tl.Dataset) -> None:

@@ -105,7 +105,7 @@ def test_flip_of_each_frame_leaves_the_others() -> None:
     """per_frame flips exactly the drawn frames."""
     flip = tl.RandomFlip(0.5, ["a"], per_frame=True)
     window = window_of(a=(3, 6, 8))
-    draws = flip.draw(window, key_rng(3, "test"))
+    draws = flip.draw(window, key_rng(4, "test"))
     got = flip.apply(copied(window), draws)["a"]
     assert 0 < draws["a"]["flip"].sum() < T
     for t, is_flipped in enumerate(draws["a"]["flip"]):
