@@ -111,9 +111,20 @@ def test_resume_refuses_a_changed_augmentation(dataset: tl.Dataset) -> None:
             loader.load_state_dict(state, allow=("transforms",))
 
 
+def test_refused_resume_names_the_argument_that_differs(dataset: tl.Dataset) -> None:
+    """Transform, place in the list, and argument."""
+    with tl.Loader(dataset, transforms=[jerk, tl.FrameDrop(0.2)], num_workers=0, **ALONE, **COMMON) as loader:
+        state = loader.state_dict()
+    with (
+        tl.Loader(dataset, transforms=[jerk, tl.FrameDrop(0.3)], num_workers=0, **ALONE, **COMMON) as loader,
+        pytest.raises(tl.errors.ResumeError, match=r"- transforms\[1\]\.p: saved 0\.2, here 0\.3\nBuild"),
+    ):
+        loader.load_state_dict(state)
+
+
 def test_long_list_of_transforms_leaves_the_state_small(dataset: tl.Dataset) -> None:
     """A long configuration stands in the state as its digest."""
-    with tl.Loader(dataset, transforms=TRANSFORMS * 5, num_workers=0, **ALONE, **COMMON) as loader:
+    with tl.Loader(dataset, transforms=[*TRANSFORMS, *TRANSFORMS[4:] * 4], num_workers=0, **ALONE, **COMMON) as loader:
         assert len(json.dumps(loader.state_dict())) < 4096
 
 

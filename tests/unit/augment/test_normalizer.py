@@ -181,7 +181,7 @@ def test_loader_delivers_normalised_streams(dataset: tl.Dataset) -> None:
             other = tl.Normalizer.from_dataset(dataset, {"action": "min_max", "proprioception": "min_max"})
             with (
                 tl.Loader(dataset, transforms=[other], **common) as changed,
-                pytest.raises(tl.errors.ResumeError, match=r"transforms: saved .*'action': 'mean_std'"),
+                pytest.raises(tl.errors.ResumeError, match=r"transforms\[0\]\.methods\.action: saved 'mean_std'"),
             ):
                 changed.load_state_dict(loader.state_dict())
 
