@@ -24,7 +24,7 @@ from trajload.align.rows import (
 from trajload.augment.chain import TransformChain
 from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots
+from trajload.collate.slots import BatchSlots, StreamSlots
 from trajload.decode import DecodeContext, decode_rows, plan_reads, read_text
 from trajload.errors import DecodeError, StageFailedError, TrajloadError, at
 from trajload.pipeline.config import OnError, StreamChoice, stream_layout
@@ -245,12 +245,12 @@ class BatchBuilder:
             self._fill_row(job, b, context, work, job.slots, b)
             return
         # Decoded beside the batch, since a transform may change shapes, and a failed one leaves nothing half done.
-        row = BatchSlots.allocate(1, self.window.num_steps, self._decoded_layout, self._text, pool=self._row_pool)
+        row = StreamSlots.empty_row(self.window.num_steps, self._decoded_layout, self._text, self._row_pool)
         self._fill_row(job, b, context, work, row, 0)
         with self.stats.timed("augment"):
             self._transform(self.transforms, job, b, row)
 
-    def _transform(self, transforms: TransformChain, job: Job, b: int, row: BatchSlots) -> None:
+    def _transform(self, transforms: TransformChain, job: Job, b: int, row: StreamSlots) -> None:
         """Run the transforms over the decoded row and write the batch's.
 
         Outside the policy for bad windows: a transform that fails is a fault of the run's code, not of the data.
@@ -270,7 +270,7 @@ class BatchBuilder:
         job.slots.set_window(b, window, {name: is_zero_BT[0] for name, is_zero_BT in row.is_zero.items()})
 
     def _fill_row(
-        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: BatchSlots, row: int
+        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: StreamSlots, row: int
     ) -> None:
         """Decode window `b` of the job into `row` of `slots`, and write what does not come from streams."""
         if self.on_error == "raise":
@@ -301,7 +301,7 @@ class BatchBuilder:
             job.window_id_B[b], job.episode_B[b], job.start_B[b] = replaced, episode_1[0], start_1[0]
 
     def _guarded(
-        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: BatchSlots, row: int
+        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: StreamSlots, row: int
     ) -> RowWork:
         """Read (if need be) and decode row `b`; any failure comes out as a TrajloadError with its location."""
         try:
@@ -321,7 +321,7 @@ class BatchBuilder:
             ):
                 raise StageFailedError(f"building a window failed with {type(err).__name__}: {err}") from err
 
-    def _decode(self, job: Job, work: RowWork, context: DecodeContext, slots: BatchSlots, row: int) -> None:
+    def _decode(self, job: Job, work: RowWork, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         frames = 0
         with at(
             dataset=self.dataset.name,
@@ -352,7 +352,7 @@ class BatchBuilder:
                         frames += len(stream.rows_T)
         self.stats.count(frames=frames, windows=1)
 
-    def _mask(self, slots: BatchSlots, row: int, work: RowWork, stream: StreamWork) -> None:
+    def _mask(self, slots: StreamSlots, row: int, work: RowWork, stream: StreamWork) -> None:
         slots.is_pad[stream.choice.name][row] = stream.is_pad_T
         zero_T = rows_to_zero(work.is_pad_T, stream.is_pad_T, self.window.pad)
         if zero_T.any():
