@@ -13,7 +13,6 @@ from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.config import OnError
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.state import check_state, make_state
@@ -80,7 +79,7 @@ class Loader:
         prefetch: int | Literal["auto"] = "auto",
         num_epochs: int | None = None,
         drop_last: bool = False,
-        on_error: OnError = "raise",
+        on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
     ) -> None:
         self.world = config.choose_world(rank, world_size)
@@ -92,27 +91,15 @@ class Loader:
             order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
         self._rows = rank_rows(global_batch_size, self.world)
-        chain = config.make_transforms(transforms, self.streams, self._sampler.seed)
-        self._config = config.config_json(
-            self.streams, window, self._sampler.config_json(), config.check_on_error(on_error), chain
-        )
-        self._quarantine = Quarantine()
-        self._stats = StageStats()
+        self._quarantine, self._stats = Quarantine(), StageStats()
         self._builder = BatchBuilder(
-            self.dataset,
-            window,
-            self.streams,
-            self._sampler,
-            self._rows,
-            on_error,
-            self._quarantine,
-            self._stats,
-            chain,
-        )
+            self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats,
+            config.make_transforms(transforms, self.streams, self._sampler.seed),
+        )  # fmt: skip
+        self._config = config.config_json(self.streams, window, self._sampler, on_error, self._builder.transforms)
         self._num_workers = config.check_workers(num_workers)
         self._depth, self._depth_why = config.choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
-        self._train_step = 0
-        self._generation = 0
+        self._train_step, self._generation = 0, 0
         self._prefetcher: Prefetcher | None = None
         self._plain = ForkLock()
         self._context = DecodeContext()
@@ -173,10 +160,9 @@ class Loader:
             return self._builder.finish(self._builder.build(train_step, self._context))
 
     def draws_at(self, train_step: int) -> list[list[dict[str, Any]]]:
-        """Return what the transforms drew for each row of this rank's batch of `train_step`; makes the batch again.
+        """Return what each transform drew for each row of this rank's batch of `train_step`; makes the batch again.
 
-        Each row has one entry per transform: {"transform", "key", "draws"}; `draws` is None where a transform does
-        not tell.
+        An entry is {"transform", "key", "draws"}; `draws` is None where a transform does not tell.
         """
         with self._plain:
             draws = self._builder.build(train_step, self._context, tell_draws=True).draws or {}
@@ -297,7 +283,7 @@ class Loader:
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
-        self._builder.pool.clear()
+        self._builder.clear()
         self.dataset.close()
 
     def __reduce__(self) -> NoReturn:

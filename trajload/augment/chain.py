@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from trajload.errors import ConfigError, StageFailedError, TrajloadError
 from trajload.rng import key_rng
 from trajload.spec import StreamSpec
 from trajload.types import BoolArray, NDArray
+
+if TYPE_CHECKING:
+    from trajload.collate.slots import StreamSlots
 
 __all__ = ["PURPOSE", "TransformChain"]
 
@@ -110,6 +113,13 @@ class TransformChain:
                 draws.append({"transform": name_of(transform), "key": key, "draws": told})
             window = self._checked(i, out, lengths, pads, missing, texts)
         return window
+
+    def write(
+        self, row: StreamSlots, out: StreamSlots, b: int, *, epoch: int, window_id: int, draws: list[Any] | None = None
+    ) -> None:
+        """Transform the one window of `row` into row `b` of `out`; steps without data are zeros there."""
+        window = self.apply(row.window(0), epoch=epoch, window_id=window_id, draws=draws)
+        out.set_window(b, window, {name: is_zero_BT[0] for name, is_zero_BT in row.is_zero.items()})
 
     def _checked(
         self,

@@ -104,7 +104,7 @@ class BatchBuilder:
         on_error: What a window that cannot be read does.
         quarantine: Windows known to be bad.
         stats: Counters.
-        transforms: Run over each window once it is decoded; None or empty for none.
+        transforms: Run over each window once it is decoded; None for none.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class BatchBuilder:
         self.quarantine = quarantine
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
-        self.transforms = transforms if transforms is not None and transforms.transforms else None
+        self.transforms = transforms
         self._row_pool = TensorPool(max_free=_MAX_FREE_ROWS)
         self._decoded_layout = stream_layout(choices)
-        self._layout = self._decoded_layout if self.transforms is None else self.transforms.layout
+        self._layout = self._decoded_layout if transforms is None else transforms.layout
         self._text = {c.name: c.spec.dtype for c in choices if c.spec.is_text}
 
     @property
@@ -141,6 +141,11 @@ class BatchBuilder:
             int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self._layout.values()
         )
         return per_window * self.window.num_steps * (self.rows.stop - self.rows.start)
+
+    def clear(self) -> None:
+        """Forget memory that is not in use."""
+        self.pool.clear()
+        self._row_pool.clear()
 
     # ---- plan ----
 
@@ -255,19 +260,10 @@ class BatchBuilder:
 
         Outside the policy for bad windows: a transform that fails is a fault of the run's code, not of the data.
         """
-        draws: list[Any] | None = None if job.draws is None else []
-        with at(
-            dataset=self.dataset.name,
-            episode=self.dataset.episode_key(int(job.episode_B[b])),
-            window_id=int(job.window_id_B[b]),
-            train_step=job.train_step,
-        ):
-            window = transforms.apply(
-                row.window(0), epoch=int(job.refs.epoch_B[b]), window_id=int(job.window_id_B[b]), draws=draws
-            )
-        if job.draws is not None and draws is not None:
-            job.draws[b] = draws
-        job.slots.set_window(b, window, {name: is_zero_BT[0] for name, is_zero_BT in row.is_zero.items()})
+        window_id, episode = int(job.window_id_B[b]), self.dataset.episode_key(int(job.episode_B[b]))
+        draws: list[Any] | None = None if job.draws is None else job.draws.setdefault(b, [])
+        with at(dataset=self.dataset.name, episode=episode, window_id=window_id, train_step=job.train_step):
+            transforms.write(row, job.slots, b, epoch=int(job.refs.epoch_B[b]), window_id=window_id, draws=draws)
 
     def _fill_row(
         self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: StreamSlots, row: int

@@ -13,6 +13,7 @@ from trajload.augment.chain import TransformChain
 from trajload.augment.contract import Layout, Transform
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
+from trajload.sampling.sampler import Sampler
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
 from trajload.world import World
@@ -100,20 +101,20 @@ def check_on_error(on_error: str) -> OnError:
 def config_json(
     choices: Iterable[StreamChoice],
     window: Window,
-    sampler: Mapping[str, Any],
+    sampler: Sampler,
     on_error: str,
-    transforms: TransformChain,
+    transforms: TransformChain | None,
 ) -> dict[str, Any]:
     """Return the JSON-able configuration that decides batches; equal configurations give equal batches."""
     return {
-        **sampler,
+        **sampler.config_json(),
         "window": window.to_json(),
         "streams": {
             choice.name: {**choice.request.to_json(), "kind": type(choice.request).__name__} for choice in choices
         },
-        "on_error": on_error,
+        "on_error": check_on_error(on_error),
         # Absent without transforms, so that states from before there were any still load.
-        **({"transforms": transforms.config} if transforms.config else {}),
+        **({"transforms": transforms.config} if transforms is not None else {}),
     }
 
 
@@ -122,10 +123,13 @@ def stream_layout(choices: Iterable[StreamChoice]) -> Layout:
     return {c.name: row_shape(c.spec, c.request) for c in choices if not c.spec.is_text}
 
 
-def make_transforms(transforms: Iterable[Transform], choices: Iterable[StreamChoice], seed: int) -> TransformChain:
-    """Return the transforms bound to the streams of the batch; ConfigError where they do not fit."""
+def make_transforms(
+    transforms: Iterable[Transform], choices: Iterable[StreamChoice], seed: int
+) -> TransformChain | None:
+    """Return the transforms bound to the streams of the batch, None if there are none; ConfigError if they do not fit."""
     choices = tuple(choices)
-    return TransformChain(transforms, {c.name: c.spec for c in choices}, stream_layout(choices), seed)
+    chain = TransformChain(transforms, {c.name: c.spec for c in choices}, stream_layout(choices), seed)
+    return chain if chain.transforms else None
 
 
 def check_workers(num_workers: int | None) -> int:
