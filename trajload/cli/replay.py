@@ -100,7 +100,7 @@ def replay(
             raise ConfigError("which train_step? Pass --train-step N, or --state FILE for the one that comes next.")
         wanted = loader.train_step if train_step is None else train_step
         batch = loader.batch_at(wanted)
-        draws = loader.draws_at(wanted)
+        draws = loader.draws_at(wanted) if arguments.get("transforms") else [[] for _ in batch.refs]
         order_name, num_windows = loader.order, loader.num_windows
     path = None
     if sheet:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -92,7 +93,8 @@ class StreamSlots:
     def window(self, row: int) -> dict[str, Any]:
         """Return one row as a transform takes it: streams and their masks, arrays as views."""
         out: dict[str, Any] = {name: values[row] for name, values in self.values.items()}
-        out.update((name, values[row]) for name, values in self.text.items())
+        # JSON objects may be shared with a source's cache: what a transform does to them stays in its window.
+        out.update((name, copy.deepcopy(values[row])) for name, values in self.text.items())
         out.update((f"{name}_is_pad", mask[row]) for name, mask in self.is_pad.items())
         out.update((f"{name}_is_missing", bool(mask[row])) for name, mask in self.is_missing.items())
         return out
