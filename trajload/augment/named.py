@@ -58,9 +58,11 @@ def _transform(i: int, value: Any, dataset: Dataset) -> Transform:
             target = target(**arguments)
         elif arguments:
             raise TypeError(f"unexpected {', '.join(map(repr, arguments))}")
-    except TypeError as err:
+        made: Transform = functools.partial(target, *args, **keywords) if args or keywords else target
+    except (TypeError, ValueError) as err:
+        if isinstance(err, ConfigError):
+            raise
         raise ConfigError(f"transforms[{i}] ({name}) does not take these arguments: {err}.") from err
-    made: Transform = functools.partial(target, *args, **keywords) if args or keywords else target
     return made
 
 
@@ -81,7 +83,7 @@ def _import(i: int, name: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in inside.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as err:
+    except (ImportError, AttributeError, ValueError) as err:
         raise ConfigError(
             f"transforms[{i}] ({name}) cannot be imported: {err}. Put the folder of its module on PYTHONPATH."
         ) from err

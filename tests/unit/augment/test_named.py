@@ -85,6 +85,8 @@ def test_normalizer_is_made_of_the_dataset_s_statistics(dataset: tl.Dataset) -> 
         ([{"name": "no_such_module:f"}], r"cannot be imported: No module named 'no_such_module'.*PYTHONPATH"),
         ([{"name": "json:no_such"}], r"\(json:no_such\) cannot be imported: .*no_such"),
         ([{"name": "json:dumps", "indent": 3}], r"\(json:dumps\) does not take these arguments: unexpected 'indent'"),
+        ([{"name": ":f"}], r"\(:f\) cannot be imported: Empty module name"),
+        ([{"name": "json:dumps", "args": 3}], r"\(json:dumps\) does not take these arguments"),
         ([{"name": "__main__:f"}], r"was defined inside a script or function"),
         ([{"name": "m:f.<locals>.g"}], r"was defined inside a script or function"),
         ([{"name": "Normalizer", "streams": []}], r"\(Normalizer\) takes 'methods' and 'stats': got \['streams'\]"),
