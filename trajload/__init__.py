@@ -19,10 +19,12 @@ _WHERE = {
     "ActionNoise": "trajload.augment.steps",
     "Batch": "trajload.collate.batch",
     "ColorJitter": "trajload.augment.colour",
+    "Continuous": "trajload.sampling.orders",
     "Dataset": "trajload.sources.base",
     "FrameDrop": "trajload.augment.steps",
     "GaussianBlur": "trajload.augment.colour",
     "Image": "trajload.spec",
+    "Interleaved": "trajload.sampling.orders",
     "Loader": "trajload.loader",
     "Modality": "trajload.types",
     "Normalizer": "trajload.augment.normalizer",
@@ -32,12 +34,14 @@ _WHERE = {
     "Signal": "trajload.spec",
     "StreamSpec": "trajload.spec",
     "TrajloadError": "trajload.errors",
+    "Weighted": "trajload.sampling.orders",
     "Window": "trajload.spec",
     "WindowRef": "trajload.refs",
     "World": "trajload.world",
     "Writer": "trajload.shards.writer",
     "errors": "trajload",
     "open": "trajload.sources.open",
+    "split": "trajload.sampling.select",
     "verify": "trajload.shards.verify",
 }
 
@@ -57,6 +61,10 @@ if TYPE_CHECKING:
     from trajload.errors import TrajloadError as TrajloadError
     from trajload.loader import Loader as Loader
     from trajload.refs import WindowRef as WindowRef
+    from trajload.sampling.orders import Continuous as Continuous
+    from trajload.sampling.orders import Interleaved as Interleaved
+    from trajload.sampling.orders import Weighted as Weighted
+    from trajload.sampling.select import split as split
     from trajload.shards.verify import verify as verify
     from trajload.shards.writer import Writer as Writer
     from trajload.sources.base import Dataset as Dataset

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
-import numpy as np
-
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.state import check_state, make_state
 from trajload.pipeline.stats import StageStats
 from trajload.sampling.assign import rank_rows
+from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
-from trajload.sampling.windows import WindowTable
+from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
 from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
@@ -41,8 +41,9 @@ class Loader:
         window: Which steps make an example.
         global_batch_size: Windows per train_step over all ranks.
         seed: Of the order, -2**63 <= seed < 2**63.
-        order: 'shuffled' (uniform over all windows of an epoch, each once) or 'sequential'; a version may be
-            pinned ('shuffled/1').
+        order: 'shuffled' (uniform over an epoch's windows), 'interleaved' (mixed like it, shared frames close together),
+            'continuous' or 'sequential'; or a version ('shuffled/1'), or `tl.Interleaved(...)`, `tl.Weighted(...)`.
+        episodes: None for all; numbers, for instance of `tl.split`; or a function of `EpisodeInfo` → bool.
         streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.
         rank: Data-parallel rank; None takes RANK and WORLD_SIZE from the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
@@ -71,7 +72,8 @@ class Loader:
         window: Window,
         global_batch_size: int,
         seed: int = 0,
-        order: str = "shuffled",
+        order: str | OrderConfig = "shuffled",
+        episodes: EpisodeChoice = None,
         streams: Iterable[str] | Mapping[str, StreamRequest | None] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -85,10 +87,10 @@ class Loader:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
         self.window = config.check_window(window)
-        self.streams = config.choose_streams(self.dataset, streams)
+        self.streams = config.choose_streams(self.dataset, streams, window)
+        table, order, chosen = plan_windows(self.dataset, window, self.streams, order, episodes)
         self._sampler = Sampler(
-            WindowTable(self.dataset.num_steps_E, window),
-            order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
+            table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
         self._rows = rank_rows(global_batch_size, self.world)
         self._quarantine, self._stats = Quarantine(), StageStats()
@@ -96,13 +98,13 @@ class Loader:
             self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats,
             config.make_transforms(transforms, self.streams, self._sampler.seed),
         )  # fmt: skip
-        self._config = config.config_json(self.streams, window, self._sampler, on_error, self._builder.transforms)
+        decides = {**self._sampler.config_json(), **chosen}
+        self._config = config.config_json(self.streams, window, decides, on_error, self._builder.transforms)
         self._num_workers = config.check_workers(num_workers)
         self._depth, self._depth_why = config.choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
         self._train_step, self._generation = 0, 0
         self._prefetcher: Prefetcher | None = None
-        self._plain = ForkLock()
-        self._context = DecodeContext()
+        self._plain, self._context = ForkLock(), DecodeContext()
 
     # ---- what it is ----
 
@@ -223,10 +225,9 @@ class Loader:
 
     def seek(self, train_step: int) -> None:
         """Move the cursor: the next batch delivered is that of `train_step`. Costs nothing, whatever the distance."""
-        if isinstance(train_step, bool) or not isinstance(train_step, (int, np.integer)) or train_step < 0:
-            raise ConfigError(f"train_step={train_step!r} is invalid: expected an int of at least 0.")
+        checked = config.check_train_step(train_step)
         self._claim()
-        self._train_step = int(train_step)
+        self._train_step = checked
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that continues at exactly the next undelivered batch: JSON-able, under 4 KiB.
@@ -268,8 +269,7 @@ class Loader:
             "train_step": self._train_step,
             "quarantined": len(self._quarantine),
             "num_workers": self._num_workers,
-            "prefetch": self._depth,
-            "prefetch_why": self._depth_why,
+            **{"prefetch": self._depth, "prefetch_why": self._depth_why},
             "batch_bytes": self._builder.batch_bytes,
         }
 

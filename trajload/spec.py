@@ -11,15 +11,31 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trajload.deltas import check_choice, seconds_to_ns
 from trajload.errors import ConfigError, ManifestError
 from trajload.types import Modality
+from trajload.window import Pad, Window
 
-__all__ = ["Align", "Clock", "Encoding", "Image", "Miss", "Pad", "Signal", "StreamRequest", "StreamSpec", "Window"]
+__all__ = [
+    "Align",
+    "BadClock",
+    "Clock",
+    "Encoding",
+    "Image",
+    "Miss",
+    "Missing",
+    "Pad",
+    "Signal",
+    "StreamRequest",
+    "StreamSpec",
+    "Window",
+]
 
 Clock = Literal["stepwise", "clocked"]
-Pad = Literal["none", "edge", "zero"]
-Align = Literal["nearest", "previous"]
-Miss = Literal["error", "mask"]
+Align = Literal["nearest", "previous", "linear", "exact", "interval"]
+Miss = Literal["error", "mask", "drop"]
+Missing = Literal["mask", "drop"]
+BadClock = Literal["error", "sort", "drop"]
 Encoding = Literal["npy", "npy.zst", "jpg", "png", "mp4", "mkv", "json", "txt", "table"]
 """How the values of a stream are stored. `table` = columns of a foreign file (parquet), never in a shard."""
 
@@ -40,11 +56,6 @@ RESERVED_NAMES = frozenset(
         "row_is_pad",
     ]
 )
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r} is unknown: expected one of {', '.join(map(repr, allowed))}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +87,8 @@ class StreamSpec:
             raise ConfigError(f"stream name {self.name!r} is reserved for a batch key. Choose another name.")
         if not isinstance(self.modality, Modality):
             object.__setattr__(self, "modality", Modality(self.modality))
-        _check_choice(f"encoding of stream {self.name!r}", self.encoding, get_args(Encoding))
-        _check_choice(f"clock of stream {self.name!r}", self.clock, get_args(Clock))
+        check_choice(f"encoding of stream {self.name!r}", self.encoding, get_args(Encoding))
+        check_choice(f"clock of stream {self.name!r}", self.clock, get_args(Clock))
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         if self.names is not None:
             object.__setattr__(self, "names", tuple(str(n) for n in self.names))
@@ -148,59 +159,61 @@ class StreamSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
-    """Which contiguous runs of steps are training examples.
+class StreamRequest:
+    """How one stream is wanted in the batch; base of `Image` and `Signal`.
 
-    Window k of an episode starts at step `k * stride` and takes steps `start + dilation * [0, num_steps)`.
-    With `pad="none"` a window lies whole inside its episode; episodes shorter than a window give none.
-    With `pad="edge"` or `"zero"` every `stride`-th step starts a window; steps beyond the end repeat the last
-    row or are zero, and `<stream>_is_pad` is True there.
+    All but `on_missing` is for clocked streams: row i of a stepwise stream belongs to step i, always.
     """
 
-    num_steps: int
-    stride: int = 1
-    dilation: int = 1
-    pad: Pad = "none"
-
-    def __post_init__(self) -> None:
-        for name in ("num_steps", "stride", "dilation"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ConfigError(f"Window({name}={value!r}) is invalid: expected an int of at least 1.")
-            if value >= 2**31:
-                raise ConfigError(f"Window({name}={value!r}) is too large: expected less than {2**31}.")
-            object.__setattr__(self, name, int(value))
-        _check_choice("Window(pad)", self.pad, get_args(Pad))
-
-    @property
-    def span(self) -> int:
-        """Steps from the first to the last step of a window, both counted."""
-        return (self.num_steps - 1) * self.dilation + 1
-
-    def to_json(self) -> dict[str, Any]:
-        return {"num_steps": self.num_steps, "stride": self.stride, "dilation": self.dilation, "pad": self.pad}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StreamRequest:
-    """How one stream is wanted in the batch; base of `Image` and `Signal`."""
-
     align: Align = "nearest"
-    """Clocked streams only: the row nearest to a step's time, or the last one at or before it."""
+    """`nearest`: the row nearest to a step's time, the earlier of two. `previous`: the last one at or before it.
+    `exact`: the row at exactly its time. `linear`: between the rows on both sides (float signals). `interval`: all
+    rows since the step before (signals): (B, T, K, ...), with `_interval_is_pad` (B, T, K) and `_count` (B, T)."""
     tolerance_s: float | None = None
-    """Clocked streams only: largest distance between a step and the row it gets. None = one and a half periods
-    of the stream's nominal rate (half a period to the nearest row, plus jitter), or no limit without a rate."""
+    """Largest distance between a step and the row it gets. None = one and a half periods of the stream's nominal
+    rate (half a period to the nearest row, plus jitter), or no limit without a rate. `linear`: on both sides."""
     on_miss: Miss = "mask"
-    """What a step without a row within tolerance does: `mask` = zeros and `_is_pad`, `error` = AlignError."""
+    """What a step without a row within tolerance does: `mask` = zeros and `_is_pad`, `error` = AlignError,
+    `drop` = the window is not numbered, so that no epoch has it."""
+    on_missing: Missing = "mask"
+    """What an episode without the stream does: `mask` = zeros and `_is_missing`, `drop` = it gives no windows."""
+    age: bool = False
+    """Deliver `<stream>_age_ns` (B, T) int64: step time minus the time of the row taken (of the last one at or before
+    the step under `linear`, of the newest one under `interval`); 0 where `_is_pad`."""
+    offset_s: float = 0.0
+    """Added to the stream's timestamps: seconds that the stream's clock is behind the step clock."""
+    on_bad_clock: BadClock = "error"
+    """What timestamps that do not strictly rise do: `error` = AlignError, `sort` = rows are taken in the order of
+    their times, the first of equal ones; `drop` = rows not later than all before them are left out."""
 
     def __post_init__(self) -> None:
-        _check_choice("align", self.align, get_args(Align))
-        _check_choice("on_miss", self.on_miss, get_args(Miss))
+        check_choice("align", self.align, get_args(Align))
+        check_choice("on_miss", self.on_miss, get_args(Miss))
+        check_choice("on_missing", self.on_missing, get_args(Missing))
+        check_choice("on_bad_clock", self.on_bad_clock, get_args(BadClock))
         if self.tolerance_s is not None and not self.tolerance_s >= 0:
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} is invalid: expected seconds >= 0, or None.")
+        if self.tolerance_s and self.align in ("exact", "interval"):
+            raise ConfigError(
+                f"tolerance_s={self.tolerance_s!r} has no meaning with align={self.align!r}. Leave it out."
+            )
+        if not isinstance(self.age, bool):
+            raise ConfigError(f"age={self.age!r} is invalid: expected True or False.")
+        seconds_to_ns("offset_s", self.offset_s)
+
+    @property
+    def offset_ns(self) -> int:
+        return seconds_to_ns("offset_s", self.offset_s)
 
     def to_json(self) -> dict[str, Any]:
-        return {"align": self.align, "tolerance_s": self.tolerance_s, "on_miss": self.on_miss}
+        """Return the JSON object of the request; settings that came later stand in it where they are used."""
+        out: dict[str, Any] = {"align": self.align, "tolerance_s": self.tolerance_s, "on_miss": self.on_miss}
+        for name, default in (("on_missing", "mask"), ("age", False), ("on_bad_clock", "error")):
+            if getattr(self, name) != default:
+                out[name] = getattr(self, name)
+        if self.offset_ns:
+            out["offset_s"] = self.offset_ns / 1e9
+        return out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,4 +294,25 @@ def check_request(spec: StreamSpec, request: StreamRequest) -> StreamRequest:
         raise ConfigError(
             f"streams[{spec.name!r}] asks for a Signal, but the stream is stored as {spec.encoding!r}. Use tl.Image(...)."
         )
+    _check_align(spec, request)
     return request
+
+
+def _check_align(spec: StreamSpec, request: StreamRequest) -> None:
+    align, asks = request.align, f"streams[{spec.name!r}] asks for"
+    if align in ("linear", "interval") and (spec.is_picture or spec.is_text):
+        raise ConfigError(f"{asks} align={align!r}, but the stream is stored as {spec.encoding!r}: expected a signal.")
+    if align == "linear" and np.dtype(spec.dtype).kind != "f":
+        raise ConfigError(f"{asks} align='linear', but it holds {spec.dtype}: expected floats. Use align='nearest'.")
+    if request.age and spec.is_text:
+        raise ConfigError(f"{asks} age=True, but the stream is text. Leave it out.")
+    if spec.clock == "stepwise":
+        for name, is_used in (
+            ("align", align in ("linear", "interval")),
+            ("age", request.age),
+            ("offset_s", request.offset_ns),
+        ):
+            if is_used:
+                raise ConfigError(
+                    f"{asks} {name}={getattr(request, name)!r}, but it is stepwise: its row i belongs to step i. Leave it out."
+                )

@@ -12,7 +12,7 @@ PACKAGE = REPO / "trajload"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "rng", "types"),
-    ("spec", "refs", "world"),
+    ("deltas", "window", "spec", "refs", "world"),
     ("storage",),
     ("manifest",),
     ("shards",),

@@ -4,7 +4,7 @@
     python tests/order/make_golden.py --force    writes all; only ever right before a version is released
 
 A file that would change means that a released order changed: give the new rule a new version instead.
-The ids come from the plain-Python reference, not from the compiled path that the tests compare with them.
+The ids come from plain Python (`definitions.py`), not from the compiled path that the tests compare with them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trajload.rng import key_u64
-from trajload.sampling.permute import reference_forward
+sys.path.insert(0, str(Path(__file__).parent))
+import definitions
 
 FOLDER = Path(__file__).parent / "golden"
 SIZES = (1, 2, 3, 4, 5, 16, 17, 100, 1000, 1_048_577, 25_000_000, 2**32 + 1, 2**61 + 12345, 2**62)
@@ -27,31 +27,50 @@ HEAD, TAIL = 24, 8
 """Offsets written at the start and the end of each epoch; small epochs are written whole."""
 
 
-def sequential_1(num_windows: int, seed: int, epoch: int, offset: int) -> int:
-    """Return the window id at `offset`, as sequential/1 defines it."""
-    return offset
+DEFINITIONS = {"sequential/1": definitions.sequential_1, "shuffled/1": definitions.shuffled_1}
+OF_EPISODES = {
+    "interleaved/1": definitions.interleaved_1,
+    "continuous/1": definitions.continuous_1,
+    "weighted/1": definitions.weighted_1,
+}
+"""Orders that depend on episodes, batch size or parameters: written for LAYOUTS instead of SIZES."""
+LAYOUTS = definitions.LAYOUTS
 
 
-def shuffled_1(num_windows: int, seed: int, epoch: int, offset: int) -> int:
-    """Return the window id at `offset`, as shuffled/1 defines it."""
-    keys = key_u64(seed, "order", epoch, 0, num=6) + key_u64(seed, "order", epoch, 1, num=6)
-    return reference_forward(offset, num_windows, keys)
+def is_thinned(num_windows: int, seed: int, epoch: int) -> bool:
+    """Large sizes differ in nothing but the number of bits, so not every seed is written with every epoch."""
+    return num_windows > HEAD + TAIL and (SEEDS.index(seed) + EPOCHS.index(epoch)) % 3 != 0
 
 
-DEFINITIONS = {"sequential/1": sequential_1, "shuffled/1": shuffled_1}
+def offsets_of(num_windows: int) -> list[int]:
+    """Return the offsets that are written."""
+    if num_windows > HEAD + TAIL:
+        return [*range(HEAD), *range(num_windows - TAIL, num_windows)]
+    return list(range(num_windows))
+
+
+def golden_of_episodes(version: str) -> dict[str, Any]:
+    """Return the content of the file of an order that depends on episodes."""
+    cases = []
+    for layout, seed, epoch in itertools.product(LAYOUTS, SEEDS, EPOCHS):
+        num_windows = definitions.num_windows_of(version, layout)
+        if is_thinned(num_windows, seed, epoch):
+            continue
+        offsets = offsets_of(num_windows)
+        ids = OF_EPISODES[version](layout, seed, epoch, offsets)
+        cases.append(
+            {**layout, "num_windows": num_windows, "seed": seed, "epoch": epoch, "offsets": offsets, "window_ids": ids}
+        )
+    return {"order": version, "cases": cases}
 
 
 def golden(version: str) -> dict[str, Any]:
     """Return the content of a version's file."""
     cases = []
     for num_windows, seed, epoch in itertools.product(SIZES, SEEDS, EPOCHS):
-        if num_windows > HEAD + TAIL:
-            # Large sizes differ in nothing but the number of bits, so not every seed is written with every epoch.
-            if (SEEDS.index(seed) + EPOCHS.index(epoch)) % 3:
-                continue
-            offsets = [*range(HEAD), *range(num_windows - TAIL, num_windows)]
-        else:
-            offsets = list(range(num_windows))
+        if is_thinned(num_windows, seed, epoch):
+            continue
+        offsets = offsets_of(num_windows)
         ids = [DEFINITIONS[version](num_windows, seed, epoch, offset) for offset in offsets]
         cases.append({"num_windows": num_windows, "seed": seed, "epoch": epoch, "offsets": offsets, "window_ids": ids})
     return {"order": version, "cases": cases}
@@ -68,14 +87,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="overwrite files of released versions")
     force = parser.parse_args(argv).force
     refused = False
-    for version in DEFINITIONS:
+    for version in (*DEFINITIONS, *OF_EPISODES):
         path = file_of(version)
         if path.exists() and not force:
             sys.stderr.write(f"{path} exists: not overwritten without --force.\n")
             refused = True
             continue
         path.parent.mkdir(exist_ok=True)
-        content = golden(version)
+        content = golden(version) if version in DEFINITIONS else golden_of_episodes(version)
         rows = ",\n".join(json.dumps(case, separators=(",", ":")) for case in content["cases"])
         path.write_text(f'{{"order": {json.dumps(version)}, "cases": [\n{rows}\n]}}\n')
         sys.stdout.write(f"wrote {path}: {len(content['cases'])} cases\n")

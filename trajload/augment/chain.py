@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from trajload.spec import StreamSpec
 from trajload.types import BoolArray, NDArray
 
 if TYPE_CHECKING:
-    from trajload.collate.slots import StreamSlots
+    from trajload.collate.stream_slots import StreamSlots
 
 __all__ = ["PURPOSE", "TransformChain"]
 
@@ -29,16 +29,22 @@ class TransformChain:
 
     Args:
         transforms: In the order of application.
-        specs: Streams of the batch, as stored.
-        layout: Of the batch before the first transform: picture and signal streams.
+        specs: Streams that transforms see, as stored.
+        layout: Of those among them that are pictures or signals, before the first transform.
         seed: Of the run.
+        passed_by: Streams of the batch that transforms do not see.
 
     Raises:
         ConfigError: Something that is no transform, or does not fit the streams.
     """
 
     def __init__(
-        self, transforms: Iterable[Transform], specs: Mapping[str, StreamSpec], layout: Layout, seed: int
+        self,
+        transforms: Iterable[Transform],
+        specs: Mapping[str, StreamSpec],
+        layout: Layout,
+        seed: int,
+        passed_by: Collection[str] = (),
     ) -> None:
         if callable(transforms) or isinstance(transforms, (str, Mapping)):
             raise ConfigError(f"transforms={transforms!r} is unusable: expected a list of transforms.")
@@ -53,6 +59,7 @@ class TransformChain:
                 raise ConfigError(
                     f"transforms[{i}]={given!r} is no transform: expected a callable (window, generator) -> window."
                 )
+            _check_passed_by(f"transforms[{i}] ({name_of(given)})", given, passed_by)
             transform = given.bind(specs) if hasattr(given, "bind") else given
             self.transforms.append(transform)
             self.config.append(config_of(transform))
@@ -120,6 +127,7 @@ class TransformChain:
         """Transform the one window of `row` into row `b` of `out`; steps without data are zeros there."""
         window = self.apply(row.window(0), epoch=epoch, window_id=window_id, draws=draws)
         out.set_window(b, window, {name: is_zero_BT[0] for name, is_zero_BT in row.is_zero.items()})
+        out.take_rest(b, row, 0)
 
     def _checked(
         self,
@@ -174,6 +182,17 @@ class TransformChain:
             f"{self._label(i)} returned stream {name!r} as {array.dtype} {array.shape}: expected {dtype} {shape}, {declared}. "
             "A transform that changes shape or dtype carries out_layout(layout) -> layout."
         )
+
+
+def _check_passed_by(label: str, transform: Any, passed_by: Collection[str]) -> None:
+    for attribute in ("streams", "signs"):
+        names = getattr(transform, attribute, None)
+        for name in names if isinstance(names, Collection) else ():
+            if name in passed_by:
+                raise ConfigError(
+                    f"{label} names stream {name!r}, asked for with align='interval': such a stream has any number of rows "
+                    "at each step and passes by transforms. Leave it out of the transform, or ask for another align."
+                )
 
 
 def _native(layout: Layout) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

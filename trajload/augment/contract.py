@@ -19,7 +19,8 @@ __all__ = ["Layout", "Transform", "WindowDict", "config_of", "name_of"]
 
 WindowDict: TypeAlias = "dict[str, Any]"
 """One window: each picture or signal stream as an array (T, ...), each text stream as its value, and the masks
-`<stream>_is_pad` (T,) bool and `<stream>_is_missing` bool."""
+`<stream>_is_pad` (T,) bool and `<stream>_is_missing` bool. T is the stream's own. Ages and streams asked for with
+align="interval" are not there: they pass by transforms."""
 
 Transform: TypeAlias = Callable[[WindowDict, np.random.Generator], WindowDict]
 """Takes a window and a generator of its own, returns the window. May write into the arrays it is given.

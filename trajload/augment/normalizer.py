@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
@@ -216,7 +217,7 @@ class Normalizer:
             if name not in values:
                 raise ConfigError(f"batch has no stream {name!r}: it has {', '.join(map(repr, values))}.")
             done = function(values[name], name)
-            mask = values.get(f"{name}_is_pad")
+            mask = values.get(f"{name}_interval_is_pad", values.get(f"{name}_is_pad"))
             out[name] = done if mask is None else self._masked(values[name], mask, done)
         return out
 
@@ -249,7 +250,7 @@ class Normalizer:
     @staticmethod
     def _masked(before: Any, is_pad: Any, after: Any) -> Any:
         """Zero the steps of `after` that are masked and all zeros before: they say that there are no data."""
-        flat = before.reshape((*is_pad.shape, -1))
+        flat = before.reshape((*is_pad.shape, math.prod(before.shape[is_pad.ndim :])))
         after[is_pad & (flat == 0).all(-1)] = 0
         return after
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import trajload
-from trajload.cli import bench, convert, demo, doctor, inspect, replay, verify, view
+from trajload.cli import bench, convert, demo, doctor, inspect, order, replay, verify, view
 from trajload.cli.output import EXIT_ERROR, note, print_json
 from trajload.errors import TrajloadError
 
@@ -28,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "doctor": doctor.doctor,
     "view": view.view,
     "replay": replay.replay,
+    "order": order.order,
     "bench": bench.bench,
 }
 

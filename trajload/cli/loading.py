@@ -33,7 +33,7 @@ Dilation = Annotated[int, typer.Option(help="Steps between neighbouring steps of
 Pad = Annotated[str, typer.Option(help="Windows beyond an episode's end: none, edge or zero.")]
 BatchSize = Annotated[int, typer.Option(help="Windows per train_step, over all ranks.", min=1)]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-Order = Annotated[str, typer.Option(help="shuffled or sequential; a version may be pinned (shuffled/1).")]
+Order = Annotated[str, typer.Option(help="shuffled, interleaved, continuous or sequential; or a version (shuffled/1).")]
 Streams = Annotated[
     list[str] | None, typer.Option("--stream", "-s", help="Load this stream only; repeatable. All by default.")
 ]
@@ -91,9 +91,9 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
 
     Args:
         config: As `loader.state_dict()["config"]` has it: `window`, `global_batch_size`, and, where wanted, `seed`,
-            `order`, `num_epochs`, `drop_last`, `on_error`, and `streams` as a list of names or as name → object
-            with `size`, `align`, `tolerance_s`, `on_miss`, and `transforms` as a list of objects with `name` and
-            arguments.
+            `order`, `num_epochs`, `drop_last`, `on_error`, `episodes` as a list of numbers, `streams` as a list of names
+            or as name → object with `size`, `align`, `tolerance_s`, `on_miss`, and `transforms` as a list of objects
+            with `name` and arguments.
         where: The file it came from, for messages.
     """
     if not isinstance(config, Mapping):
@@ -104,6 +104,15 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
     arguments = {key: config[key] for key in _LOADER_KEYS if key in config}
     if "transforms" in config:
         arguments["transforms"] = config["transforms"]
+    if isinstance(config["window"], dict) and isinstance(config["window"].get("digest"), str):
+        raise ConfigError(f"{where} holds only a digest of its long window: pass the window with --config instead.")
+    if config.get("episodes") is not None:
+        if not isinstance(config["episodes"], list):
+            raise ConfigError(
+                f"{where} holds only a digest of its episodes: pass a configuration with --config in which 'episodes' "
+                "is the list of their numbers, beside the state."
+            )
+        arguments["episodes"] = config["episodes"]
     try:
         arguments["window"] = Window(**config["window"])
         arguments["streams"] = _requests(config.get("streams"))

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from trajload.align.clocks import repair_clock
 from trajload.doctor.report import Collector
 from trajload.sources.base import Dataset
-from trajload.spec import StreamSpec
+from trajload.spec import BadClock, StreamSpec
 from trajload.types import Int64Array
 
 __all__ = ["look_at_step_clock", "look_at_stream_clock"]
@@ -16,6 +17,7 @@ __all__ = ["look_at_step_clock", "look_at_stream_clock"]
 _GAP_PERIODS = 2.5
 """A pause of more periods than this is a gap: one dropped row is 2 periods, jitter comes on top."""
 _RATE_TOLERANCE = 0.05
+_REPAIRS: tuple[BadClock, ...] = ("sort", "drop")
 
 
 def look_at_step_clock(dataset: Dataset, episode: int, found: Collector) -> Int64Array:
@@ -72,11 +74,15 @@ def look_at_stream_clock(
     delta = np.diff(times_N)
     if (delta <= 0).any():
         row = int(np.flatnonzero(delta <= 0)[0])
+        num_same, num_back = int((delta == 0).sum()), int((delta < 0).sum())
+        left = {policy: len(repair_clock(times_N, policy).times_M) for policy in _REPAIRS}
         found.add(
             "error",
             "time-not-rising",
-            f"timestamps of stream {name!r} do not rise: row {row} is at {times_N[row]} ns, row {row + 1} at {times_N[row + 1]} ns.",
-            "Alignment would pair wrong rows; sort or repair the timestamps.",
+            f"timestamps of stream {name!r} do not rise: row {row} is at {times_N[row]} ns, row {row + 1} at {times_N[row + 1]} ns "
+            f"(the same time {num_same} times, a step back {num_back} times).",
+            f"The loader refuses such a clock. Repair the timestamps, or ask for tl.Signal(on_bad_clock='sort'), which keeps "
+            f"{left['sort']} of {len(times_N)} rows, or 'drop', which keeps {left['drop']}.",
             stream=name,
             episode=key,
         )
@@ -128,7 +134,7 @@ def _look_at_coverage(
         "clock-coverage",
         f"stream {spec.name!r} runs from {times_N[0] / 1e9:.3f} to {times_N[-1] / 1e9:.3f} s, which leaves {len(steps)} of "
         f"{len(times_T)} steps without a row (steps run to {times_T[-1] / 1e9:.3f} s).",
-        "These steps are masked (on_miss='mask'). A constant offset points to two clocks that were not synchronised.",
+        "These steps are masked (on_miss='mask'). A constant offset points to two clocks that were not synchronised: offset_s.",
         stream=spec.name,
         episode=key,
         steps=(int(steps[0]), int(steps[-1]) + 1),

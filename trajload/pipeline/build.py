@@ -8,29 +8,25 @@ the same three functions from threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from trajload.align.rows import (
-    clocked_rows,
-    default_tolerance_ns,
-    rows_to_zero,
-    step_flags,
-    stepwise_rows,
-    window_steps,
-)
+from trajload.align.rows import step_flags, stepwise_rows, window_steps
 from trajload.augment.chain import TransformChain
 from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots, StreamSlots
-from trajload.decode import DecodeContext, decode_rows, plan_reads, read_text
-from trajload.errors import DecodeError, StageFailedError, TrajloadError, at
+from trajload.collate.slots import BatchSlots
+from trajload.collate.stream_slots import StreamSlots
+from trajload.decode import DecodeContext, plan_reads
+from trajload.errors import StageFailedError, TrajloadError, at
 from trajload.pipeline.config import OnError, StreamChoice, stream_layout
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine, substitute_id
+from trajload.pipeline.rowplan import RowPlanner
 from trajload.pipeline.stats import StageStats
-from trajload.refs import ByteRange, Track, WindowRef
+from trajload.pipeline.write import StreamWork, write_stream
+from trajload.refs import ByteRange, WindowRef
 from trajload.sampling.sampler import BatchRefs, Sampler
 from trajload.sources.base import Dataset
 from trajload.spec import Window
@@ -67,27 +63,15 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamWork:
-    """One stream of one row: which rows of its track, and their bytes."""
-
-    choice: StreamChoice
-    track: Track | None
-    rows_T: Int64Array
-    is_pad_T: BoolArray
-    plan: list[ByteRange]
-    blobs: list[bytes]
-    """Of each range of `plan`."""
-
-
-@dataclass(frozen=True, slots=True)
 class RowWork:
     """One row, read but not decoded."""
 
     window_id: int
     episode: int
     start: int
+    """Its anchor: the first step, without history."""
     steps_T: Int64Array
-    """Steps, clamped into the episode."""
+    """The window's own steps, clamped into the episode."""
     is_pad_T: BoolArray
     streams: list[StreamWork]
 
@@ -128,19 +112,19 @@ class BatchBuilder:
         self.quarantine = quarantine
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
+        self.planner = RowPlanner(dataset, window)
         self.transforms = transforms
         self._row_pool = TensorPool(max_free=_MAX_FREE_ROWS)
         self._decoded_layout = stream_layout(choices)
-        self._layout = self._decoded_layout if transforms is None else transforms.layout
+        self._layout = dict(self._decoded_layout)
+        for name, (shape, dtype) in ({} if transforms is None else transforms.layout).items():
+            self._layout[name] = replace(self._layout[name], row_shape=shape, dtype=dtype)
         self._text = {c.name: c.spec.dtype for c in choices if c.spec.is_text}
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of one batch's streams."""
-        per_window = sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in self._layout.values()
-        )
-        return per_window * self.window.num_steps * (self.rows.stop - self.rows.start)
+        """Bytes of one batch's streams; of ragged ones as if each place had one row."""
+        return sum(layout.window_bytes for layout in self._layout.values()) * (self.rows.stop - self.rows.start)
 
     def clear(self) -> None:
         """Forget memory that is not in use."""
@@ -193,51 +177,30 @@ class BatchBuilder:
                 steps_T, is_pad_T = stepwise_rows(start, num_steps, self.window)
             works = []
             for choice in self.choices:
-                with at(stream=choice.name, steps=(start, start + self.window.span), shard=None):
-                    works.append(self._read_stream(choice, episode, steps_T, is_pad_T))
+                with at(stream=choice.name, steps=self._steps(start), shard=None):
+                    works.append(self._read_stream(choice, episode, start, (steps_T, is_pad_T)))
             return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
 
-    def _read_stream(self, choice: StreamChoice, episode: int, steps_T: Int64Array, is_pad_T: BoolArray) -> StreamWork:
+    def _read_stream(
+        self, choice: StreamChoice, episode: int, anchor: int, own: tuple[Int64Array, BoolArray]
+    ) -> StreamWork:
         with self.stats.timed("plan"):
             track = self.dataset.track(episode, choice.name)
             if track is None or track.num_rows == 0:
-                return StreamWork(choice, None, steps_T, is_pad_T, [], [])
-            rows_T, pad_T = self._rows(choice, track, episode, steps_T, is_pad_T)
-            if choice.spec.is_text:
-                rows_T = rows_T[:1]
-            ranges = plan_reads(track, rows_T) if len(rows_T) else []
+                return StreamWork(choice, None, None, [], [])
+            planned = self.planner.plan(choice, track, episode, anchor, own)
+            ranges = plan_reads(track, planned.rows) if len(planned.rows) else []
         with self.stats.timed("read"), at(shard=track.file):
             blobs = [self._read(where) for where in ranges]
-        return StreamWork(choice, track, rows_T, pad_T, ranges, blobs)
+        return StreamWork(choice, track, planned, ranges, blobs)
+
+    def _steps(self, anchor: int) -> tuple[int, int]:
+        first = anchor + self.window.first_offset
+        return first, first + self.window.span
 
     def _read(self, where: ByteRange) -> bytes:
         self.stats.count(bytes_read=where.size)
         return self.dataset.store.read(where)
-
-    def _rows(
-        self, choice: StreamChoice, track: Track, episode: int, steps_T: Int64Array, is_pad_T: BoolArray
-    ) -> tuple[Int64Array, BoolArray]:
-        """Return which rows of the track the steps take, and which of them are not real."""
-        spec = choice.spec
-        if spec.is_text and track.num_rows == 1:
-            return np.zeros_like(steps_T), is_pad_T
-        if spec.clock == "clocked":
-            times_N = self.dataset.stream_times_ns(episode, spec.name)
-            return clocked_rows(
-                self.dataset.step_times_ns(episode, steps_T),
-                is_pad_T,
-                times_N,
-                align=choice.request.align,
-                tolerance_ns=default_tolerance_ns(spec, choice.request),
-                on_miss=choice.request.on_miss,
-                steps_T=steps_T,
-            )
-        if track.num_rows <= int(steps_T[-1]):
-            raise DecodeError(
-                f"stream {spec.name!r} is too short: got {track.num_rows} rows, expected at least {int(steps_T[-1]) + 1} for this window. "
-                "Run 'trajload doctor' on the dataset.",
-            )
-        return steps_T, is_pad_T
 
     # ---- decode ----
 
@@ -290,9 +253,8 @@ class BatchBuilder:
                 ) from last
             work = None
             self.stats.count(substituted=1)
-            replaced = substitute_id(
-                self.sampler.seed, int(job.refs.position_B[b]), attempt + 1, self.sampler.num_windows
-            )
+            draw = substitute_id(self.sampler.seed, int(job.refs.position_B[b]), attempt + 1, self.sampler.num_windows)
+            replaced = self.sampler.eligible_id(draw)
             episode_1, start_1 = self.sampler.table.locate(np.array([replaced], dtype=np.int64))
             job.window_id_B[b], job.episode_B[b], job.start_B[b] = replaced, episode_1[0], start_1[0]
 
@@ -326,33 +288,10 @@ class BatchBuilder:
             train_step=job.train_step,
         ):
             for stream in work.streams:
-                name, spec = stream.choice.name, stream.choice.spec
-                steps = (work.start, work.start + self.window.span)
-                with at(stream=name, steps=steps, shard=stream.track.file if stream.track else None):
-                    if stream.track is None or len(stream.rows_T) == 0:
-                        slots.set_missing(name, row)
-                        continue
-                    # A window that failed before may have left the mask set in this row.
-                    slots.begin_row(name, row)
-                    if spec.is_text:
-                        value = read_text(stream.track, int(stream.rows_T[0]), stream.blobs, spec=spec, context=context)
-                        slots.set_text(name, row, value)
-                        continue
-                    out = slots.values[name][row]
-                    decode_rows(
-                        stream.track, stream.rows_T, stream.blobs, out,
-                        spec=spec, request=stream.choice.request, store=self.dataset.store, context=context, plan=stream.plan,
-                    )  # fmt: skip
-                    self._mask(slots, row, work, stream)
-                    if spec.is_picture:
-                        frames += len(stream.rows_T)
+                name = stream.choice.name
+                with at(stream=name, steps=self._steps(work.start), shard=stream.track.file if stream.track else None):
+                    frames += write_stream(slots, row, stream, self.window.pad, self.dataset.store, context)
         self.stats.count(frames=frames, windows=1)
-
-    def _mask(self, slots: StreamSlots, row: int, work: RowWork, stream: StreamWork) -> None:
-        slots.is_pad[stream.choice.name][row] = stream.is_pad_T
-        zero_T = rows_to_zero(work.is_pad_T, stream.is_pad_T, self.window.pad)
-        if zero_T.any():
-            slots.zero(stream.choice.name, row, zero_T)
 
     def _write_row(self, job: Job, b: int, work: RowWork) -> None:
         """Write the keys that do not come from a stream."""
@@ -382,8 +321,8 @@ class BatchBuilder:
                 source=self.dataset.name,
                 episode_index=int(job.episode_B[b]),
                 episode_key=self.dataset.episode_key(int(job.episode_B[b])),
-                start=int(job.start_B[b]),
-                stop=int(job.start_B[b]) + self.window.span,
+                start=int(job.start_B[b]) + self.window.first_offset,
+                stop=int(job.start_B[b]) + self.window.first_offset + self.window.span,
                 dilation=self.window.dilation,
                 window_id=int(job.window_id_B[b]),
                 epoch=int(job.refs.epoch_B[b]),

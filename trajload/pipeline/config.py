@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trajload.align.places import Places, stream_places
 from trajload.augment.chain import TransformChain
-from trajload.augment.contract import Layout, Transform
+from trajload.augment.contract import Transform
+from trajload.collate.stream_slots import StreamLayout
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
-from trajload.sampling.sampler import Sampler
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
 from trajload.world import World
@@ -32,6 +33,8 @@ class StreamChoice:
 
     spec: StreamSpec
     request: StreamRequest
+    places: Places
+    """Where its values stand relative to a window's anchor."""
 
     @property
     def name(self) -> str:
@@ -39,16 +42,18 @@ class StreamChoice:
 
 
 def choose_streams(
-    dataset: Dataset, streams: Iterable[str] | Mapping[str, StreamRequest | None] | None
+    dataset: Dataset, streams: Iterable[str] | Mapping[str, StreamRequest | None] | None, window: Window
 ) -> tuple[StreamChoice, ...]:
     """Return the streams a batch is made of, in the dataset's order.
 
     Args:
         dataset: The opened dataset.
         streams: None for all; names; or name → `tl.Image(...)`, `tl.Signal(...)` or None for the default.
+        window: May give streams steps or times of their own.
 
     Raises:
-        ConfigError: An unknown stream, a request that does not fit its stream, or no stream at all.
+        ConfigError: An unknown stream, a request or deltas that do not fit their stream, deltas of a stream that is not
+            asked for, two streams that claim one batch key, or no stream at all.
     """
     if streams is None:
         wanted: dict[str, StreamRequest | None] = dict.fromkeys(dataset.streams)
@@ -69,9 +74,15 @@ def choose_streams(
     for name in dataset.streams:
         if name not in specs:
             continue
-        request = wanted[name]
         spec = specs[name]
-        out.append(StreamChoice(spec, default_request(spec) if request is None else check_request(spec, request)))
+        request = check_request(spec, wanted[name] or default_request(spec))
+        out.append(StreamChoice(spec, request, stream_places(window, spec, request, dataset.step_rate_hz)))
+    for name in window.own_streams:
+        if name not in specs:
+            raise ConfigError(
+                f"the window has deltas for stream {name!r}, which is not asked for: streams are {', '.join(map(repr, specs))}."
+            )
+    _check_keys(out)
     return tuple(out)
 
 
@@ -89,6 +100,19 @@ def choose_world(rank: int | None, world_size: int | None) -> World:
     return World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
 
 
+def _check_keys(choices: Iterable[StreamChoice]) -> None:
+    """Refuse a stream whose name is the key of what another stream asks for, such as 'imu_age_ns'."""
+    names = {choice.name for choice in choices}
+    for choice in choices:
+        keys = ["_age_ns"] if choice.request.age else []
+        keys += ["_count"] if choice.request.align == "interval" else []
+        for key in keys:
+            if choice.name + key in names:
+                raise ConfigError(
+                    f"stream {choice.name + key!r} has the name of a batch key of stream {choice.name!r}. Ask for one of them."
+                )
+
+
 def check_on_error(on_error: str) -> OnError:
     """Return `on_error` if it is a known policy, else raise ConfigError."""
     if on_error not in get_args(OnError):
@@ -101,13 +125,13 @@ def check_on_error(on_error: str) -> OnError:
 def config_json(
     choices: Iterable[StreamChoice],
     window: Window,
-    sampler: Sampler,
+    sampler: Mapping[str, Any],
     on_error: str,
     transforms: TransformChain | None,
 ) -> dict[str, Any]:
     """Return the JSON-able configuration that decides batches; equal configurations give equal batches."""
     return {
-        **sampler.config_json(),
+        **sampler,
         "window": window.to_json(),
         "streams": {
             choice.name: {**choice.request.to_json(), "kind": type(choice.request).__name__} for choice in choices
@@ -118,18 +142,45 @@ def config_json(
     }
 
 
-def stream_layout(choices: Iterable[StreamChoice]) -> Layout:
-    """Return shape and dtype of one decoded step of each picture and signal stream."""
-    return {c.name: row_shape(c.spec, c.request) for c in choices if not c.spec.is_text}
+def stream_layout(choices: Iterable[StreamChoice]) -> dict[str, StreamLayout]:
+    """Return what a decoded window looks like: each picture and signal stream."""
+    return {
+        c.name: StreamLayout(
+            *row_shape(c.spec, c.request),
+            num_places=c.places.num_places,
+            has_age=c.request.age,
+            is_ragged=c.request.align == "interval",
+        )
+        for c in choices
+        if not c.spec.is_text
+    }
 
 
 def make_transforms(
     transforms: Iterable[Transform], choices: Iterable[StreamChoice], seed: int
 ) -> TransformChain | None:
-    """Return the transforms bound to the streams of the batch, None if there are none; ConfigError if they do not fit."""
+    """Return the transforms bound to the streams of the batch, None if there are none; ConfigError if they do not fit.
+
+    Ragged streams pass by them: how many rows there are at each place is known only once a window is planned.
+    """
     choices = tuple(choices)
-    chain = TransformChain(transforms, {c.name: c.spec for c in choices}, stream_layout(choices), seed)
+    layout = stream_layout(choices)
+    ragged = [name for name, stream in layout.items() if stream.is_ragged]
+    chain = TransformChain(
+        transforms,
+        {c.name: c.spec for c in choices if c.name not in ragged},
+        {name: (stream.row_shape, stream.dtype) for name, stream in layout.items() if name not in ragged},
+        seed,
+        passed_by=ragged,
+    )
     return chain if chain.transforms else None
+
+
+def check_train_step(train_step: int) -> int:
+    """Return a train_step, else raise ConfigError."""
+    if isinstance(train_step, bool) or not isinstance(train_step, (int, np.integer)) or train_step < 0:
+        raise ConfigError(f"train_step={train_step!r} is invalid: expected an int of at least 0.")
+    return int(train_step)
 
 
 def check_workers(num_workers: int | None) -> int:

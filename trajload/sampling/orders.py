@@ -1,92 +1,173 @@
-"""In which order the windows of an epoch come: versioned bijections between offset and window id.
+"""The orders there are, by name and version, with their parameters: what users ask for, and what a state records.
 
 `position -> (epoch, offset) = divmod(position, num_windows)`; an order maps the offset to a window id, anew in each
 epoch. A version's arithmetic never changes, so that an old state resumes in the order it was saved in; a better rule
 gets a new version. Source: docs/decisions/0041-order-versions.md
 """
 
-# Shapes: B windows
-
 from __future__ import annotations
 
-from typing import Protocol
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from trajload.errors import ConfigError, WindowError
-from trajload.rng import check_seed, key_u64
-from trajload.sampling.permute import NUM_ROUNDS, KeyedPermutation
-from trajload.types import Int64Array
+from trajload.errors import ConfigError
+from trajload.sampling.blocks import check_block_windows
+from trajload.sampling.continuous import ContinuousOrder
+from trajload.sampling.interleaved import InterleavedOrder, check_lanes_per_row
+from trajload.sampling.order_base import Order, OrderInputs
+from trajload.sampling.shuffled import SequentialOrder, ShuffledOrder
+from trajload.sampling.weighted import WeightedOrder, integer_weights
+from trajload.sampling.windows import WindowTable
+from trajload.types import Int64Array, NDArray
 
-__all__ = ["Order", "SequentialOrder", "ShuffledOrder", "make_order", "resolve_order"]
-
-
-class Order(Protocol):
-    """For each epoch a bijection between offsets and window ids, both in [0, num_windows). Pure and thread-safe."""
-
-    @property
-    def version(self) -> str:
-        """Name and version, for instance 'shuffled/1': it stands in the state."""
-        ...
-
-    @property
-    def num_windows(self) -> int: ...
-
-    def window_ids(self, epoch: int, offset_B: Int64Array) -> Int64Array:
-        """Return the window id at each offset of `epoch`: int64, same shape."""
-        ...
-
-    def offsets(self, epoch: int, window_id_B: Int64Array) -> Int64Array:
-        """Return the offset at which each window comes in `epoch`; the inverse of `window_ids`."""
-        ...
+__all__ = [
+    "Continuous",
+    "Interleaved",
+    "Order",
+    "OrderConfig",
+    "Sequential",
+    "Shuffled",
+    "Weighted",
+    "make_order",
+    "order_config",
+    "resolve_order",
+]
 
 
-class SequentialOrder:
-    """Windows by rising id, the same in every epoch: for evaluation and export."""
+class OrderConfig(ABC):
+    """An order with its parameters, not yet bound to windows and a seed. Immutable."""
 
-    version = "sequential/1"
+    version: ClassVar[str]
 
-    def __init__(self, *, num_windows: int, seed: int) -> None:
-        # The seed decides nothing here; taking it keeps all orders alike.
-        self.num_windows = _check_num_windows(num_windows)
-        check_seed(seed)
+    @abstractmethod
+    def build(self, inputs: OrderInputs) -> Order:
+        """Return the order itself."""
 
-    def window_ids(self, epoch: int, offset_B: Int64Array) -> Int64Array:
-        _check_epoch(epoch)
-        return _check_range("offset", offset_B, self.num_windows).copy()
-
-    def offsets(self, epoch: int, window_id_B: Int64Array) -> Int64Array:
-        _check_epoch(epoch)
-        return _check_range("window id", window_id_B, self.num_windows).copy()
+    def to_json(self) -> str | dict[str, Any]:
+        """Return what the state records: the version, or an object with the version and each parameter."""
+        return self.version
 
 
-class ShuffledOrder:
-    """All windows once an epoch, as if shuffled uniformly: a keyed bijection per epoch, O(1) memory."""
+@dataclass(frozen=True)
+class Sequential(OrderConfig):
+    """Windows by rising id."""
 
-    version = "shuffled/1"
+    version: ClassVar[str] = "sequential/1"
 
-    def __init__(self, *, num_windows: int, seed: int) -> None:
-        self.num_windows = _check_num_windows(num_windows)
-        self.seed = check_seed(seed)
-
-    def window_ids(self, epoch: int, offset_B: Int64Array) -> Int64Array:
-        return self._permutation(epoch).forward(_check_range("offset", offset_B, self.num_windows))
-
-    def offsets(self, epoch: int, window_id_B: Int64Array) -> Int64Array:
-        return self._permutation(epoch).inverse(_check_range("window id", window_id_B, self.num_windows))
-
-    def _permutation(self, epoch: int) -> KeyedPermutation:
-        # Made anew for each call: two hashes of 32 bytes cost less than a cache shared by threads would.
-        epoch, half = _check_epoch(epoch), NUM_ROUNDS // 2
-        first, second = (key_u64(self.seed, "order", epoch, part, num=half) for part in (0, 1))
-        return KeyedPermutation(self.num_windows, first + second)
+    def build(self, inputs: OrderInputs) -> SequentialOrder:
+        return SequentialOrder(inputs)
 
 
-_ORDERS: dict[str, type[SequentialOrder] | type[ShuffledOrder]] = {
-    "sequential/1": SequentialOrder,
-    "shuffled/1": ShuffledOrder,
+@dataclass(frozen=True)
+class Shuffled(OrderConfig):
+    """Uniform over all windows of an epoch, each once."""
+
+    version: ClassVar[str] = "shuffled/1"
+
+    def build(self, inputs: OrderInputs) -> ShuffledOrder:
+        return ShuffledOrder(inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaved(OrderConfig):
+    """Each window once an epoch, mixed like a shuffle, neighbours used close together so that frames decode once.
+
+    Example:
+        >>> Interleaved(block_windows=32).to_json()
+        {'version': 'interleaved/1', 'block_windows': 32, 'lanes_per_row': 4}
+    """
+
+    block_windows: int = 16
+    """Neighbouring window starts that share decoded frames. More: fewer frames decoded, more memory a block."""
+    lanes_per_row: int = 4
+    """Blocks in use per row of the global batch. 1 draws neighbouring batches from the same blocks; lowered on small
+    data until there is a block for each lane."""
+    version: ClassVar[str] = "interleaved/1"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block_windows", check_block_windows(self.block_windows))
+        object.__setattr__(self, "lanes_per_row", check_lanes_per_row(self.lanes_per_row))
+
+    def build(self, inputs: OrderInputs) -> InterleavedOrder:
+        return InterleavedOrder(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "block_windows": self.block_windows,
+            "lanes_per_row": self.lanes_per_row,
+        }
+
+
+@dataclass(frozen=True)
+class Continuous(OrderConfig):
+    """Row b of a batch continues row b of the batch before."""
+
+    version: ClassVar[str] = "continuous/1"
+
+    def build(self, inputs: OrderInputs) -> ContinuousOrder:
+        return ContinuousOrder(inputs)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weighted(OrderConfig):
+    """Windows drawn with replacement, episodes by weight. The state records a digest of the weights.
+
+    Example:
+        >>> Weighted(episode_weights=[1, 0, 3]).version
+        'weighted/1'
+    """
+
+    episode_weights: NDArray | Callable[[Any], float]
+    """One number >= 0 for each episode of the dataset, or a function of its `EpisodeInfo` (`info.metadata["quality"]`).
+    An episode is drawn in proportion to its weight, however long it is; multiply by the length to draw by windows."""
+    version: ClassVar[str] = "weighted/1"
+
+    def __post_init__(self) -> None:
+        if not callable(self.episode_weights):
+            object.__setattr__(self, "episode_weights", integer_weights(np.asarray(self.episode_weights)))
+
+    def bind(self, episodes: Callable[[], Any]) -> Weighted:
+        """Return this order with a function of `EpisodeInfo` replaced by its values.
+
+        Args:
+            episodes: Called for an iterable of the dataset's `EpisodeInfo`, only where they are needed.
+        """
+        if not callable(self.episode_weights):
+            return self
+        values = []
+        for info in episodes():
+            value = self.episode_weights(info)
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+                raise ConfigError(
+                    f"episode_weights gave {value!r} for episode {info.index} ({info.key!r}): expected a number >= 0."
+                )
+            values.append(value)
+        return Weighted(episode_weights=np.asarray(values))
+
+    def build(self, inputs: OrderInputs) -> WeightedOrder:
+        return WeightedOrder(inputs, weight_E=self._bound())
+
+    def to_json(self) -> dict[str, Any]:
+        weight_E = self._bound()
+        digest = hashlib.sha256(weight_E.astype("<i8").tobytes()).hexdigest()
+        return {"version": self.version, "num_weights": len(weight_E), "weights_digest": digest}
+
+    def _bound(self) -> Int64Array:
+        if callable(self.episode_weights):
+            raise ConfigError("episode_weights is a function: it needs a dataset to give it episodes. Pass numbers.")
+        return self.episode_weights
+
+
+_ORDERS: dict[str, type[OrderConfig]] = {
+    order.version: order for order in (Sequential, Shuffled, Interleaved, Continuous, Weighted)
 }
-_NEWEST = {"sequential": "sequential/1", "shuffled": "shuffled/1"}
+_NEWEST = {version.split("/")[0]: version for version in _ORDERS}
 
 
 def resolve_order(name: str) -> str:
@@ -96,35 +177,72 @@ def resolve_order(name: str) -> str:
         ConfigError: Neither a name nor a version of an order; the message lists both.
     """
     version = _NEWEST.get(name, name) if isinstance(name, str) else name
-    if version not in _ORDERS:
+    if not isinstance(version, str) or version not in _ORDERS:
         allowed = ", ".join(repr(x) for x in (*_NEWEST, *_ORDERS))
         raise ConfigError(f"order={name!r} is unknown: expected one of {allowed}.")
     return version
 
 
-def make_order(version: str, *, num_windows: int, seed: int) -> Order:
-    """Return the order of `version` (a name is taken as its newest version) over `num_windows` windows."""
-    return _ORDERS[resolve_order(version)](num_windows=num_windows, seed=seed)
+def order_config(order: str | OrderConfig | Mapping[str, Any]) -> OrderConfig:
+    """Return the order that a name, a version, a value or a state's object asks for.
+
+    Raises:
+        ConfigError: Unknown, a parameter that the order lacks, or one without a default (`weighted`).
+    """
+    if isinstance(order, OrderConfig):
+        return order
+    parameters: dict[str, Any] = {}
+    if isinstance(order, Mapping):
+        parameters = {str(k): v for k, v in order.items() if k != "version"}
+        order = order.get("version", order)  # type: ignore[assignment]
+    version = resolve_order(order)  # type: ignore[arg-type]
+    if version == Weighted.version:
+        raise ConfigError(
+            f"order={version!r} needs weights, of which a state holds only a digest: pass "
+            "order=tl.Weighted(episode_weights=...)."
+        )
+    try:
+        return _ORDERS[version](**parameters)
+    except TypeError as err:
+        raise ConfigError(f"order={version!r} does not take {sorted(parameters)!r}: {err}.") from err
 
 
-def _check_num_windows(num_windows: int) -> int:
-    if num_windows < 1:
-        raise ConfigError(f"num_windows={num_windows!r} is invalid: expected at least 1.")
-    return int(num_windows)
+def make_order(
+    order: str | OrderConfig | Mapping[str, Any],
+    *,
+    seed: int,
+    num_windows: int | None = None,
+    table: WindowTable | None = None,
+    global_batch_size: int | None = None,
+) -> Order:
+    """Return an order bound to its windows.
+
+    Args:
+        order: Name (taken as its newest version), version, or value such as `Interleaved(block_windows=8)`.
+        seed: The run's seed.
+        num_windows: Windows of the table; enough for 'sequential' and 'shuffled'.
+        table: The windows; the other orders depend on its episodes.
+        global_batch_size: Windows per train_step, for orders with lanes.
+    """
+    if table is not None and num_windows not in (None, table.num_windows):
+        raise ConfigError(f"num_windows={num_windows} does not fit the table: it has {table.num_windows} windows.")
+    if table is None and num_windows is None:
+        raise ConfigError("make_order needs num_windows= or table=.")
+    inputs = OrderInputs(
+        num_windows=table.num_windows if table is not None else num_windows,  # type: ignore[arg-type]
+        seed=seed,
+        first_E1=None if table is None else table.first_E1,
+        global_batch_size=global_batch_size,
+        tile_windows=1 if table is None else _tile_windows(table),
+    )
+    return order_config(order).build(inputs)
 
 
-def _check_epoch(epoch: int) -> int:
-    if not 0 <= epoch < 2**63:
-        raise ConfigError(f"epoch={epoch!r} is out of range: expected 0 <= epoch < 2**63.")
-    return int(epoch)
+def _tile_windows(table: WindowTable) -> int:
+    """Return how many window ids lie between a window and the first that starts after all of its steps.
 
-
-def _check_range(what: str, value_B: Int64Array, num_windows: int) -> Int64Array:
-    value_B = np.asarray(value_B, dtype=np.int64)
-    if value_B.size:
-        low, high = int(value_B.min()), int(value_B.max())
-        if low < 0 or high >= num_windows:
-            raise WindowError(
-                f"{what} {low if low < 0 else high} does not exist: expected 0 <= {what} < num_windows={num_windows}."
-            )
-    return value_B
+    Steps `start + dilation * [0, num_steps)` are continued by the window that starts at `start + num_steps *
+    dilation`, or at the first multiple of the stride from there on.
+    """
+    window = table.window
+    return -(-window.num_steps * window.dilation // window.stride)

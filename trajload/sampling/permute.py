@@ -23,7 +23,17 @@ import numpy as np
 from trajload.errors import ConfigError, WindowError
 from trajload.types import Int64Array, UInt64Array
 
-__all__ = ["MAX_N", "NUM_ROUNDS", "KeyedPermutation", "half_bits_of", "reference_forward", "reference_inverse"]
+__all__ = [
+    "MAX_N",
+    "NUM_ROUNDS",
+    "KeyedPermutation",
+    "half_bits_of",
+    "mix64",
+    "njit",
+    "reference_forward",
+    "reference_inverse",
+    "reference_mix64",
+]
 
 NUM_ROUNDS = 12
 """Rounds that orders use: the evidence stands in docs/decisions/0040-shuffled-order.md."""
@@ -35,7 +45,7 @@ _M2 = 0x94D049BB133111EB
 _U64 = 2**64 - 1
 
 
-def _njit(func: Callable[..., Any]) -> Callable[..., Any]:
+def njit(func: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first call, releasing the GIL; keep machine code on disk where some folder can be written."""
     try:
         return numba.njit(nogil=True, cache=True)(func)
@@ -43,14 +53,15 @@ def _njit(func: Callable[..., Any]) -> Callable[..., Any]:
         return numba.njit(nogil=True)(func)
 
 
-@_njit
-def _mix64(x: Any) -> Any:
+@njit
+def mix64(x: Any) -> Any:
+    """SplitMix64's finaliser on np.uint64, for compiled callers; see `reference_mix64`."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_M1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_M2)
     return x ^ (x >> np.uint64(31))
 
 
-@_njit
+@njit
 def _walk(i_B: Any, n: Any, half_bits: Any, key_R: Any, is_inverse: Any, out_B: Any) -> None:
     # Blocks of values go through each round together, so that the inner loop has no branch and LLVM vectorises it;
     # those still outside [0, n) are moved to the front for the next walk. One value at a time is 3 to 5 times slower,
@@ -70,14 +81,14 @@ def _walk(i_B: Any, n: Any, half_bits: Any, key_R: Any, is_inverse: Any, out_B: 
                 for r in range(key_R.size - 1, -1, -1):
                     key = key_R[r]
                     for b in range(num):
-                        x = right[b] ^ (_mix64(left[b] + key) & mask)
+                        x = right[b] ^ (mix64(left[b] + key) & mask)
                         right[b] = left[b]
                         left[b] = x
             else:
                 for r in range(key_R.size):
                     key = key_R[r]
                     for b in range(num):
-                        x = left[b] ^ (_mix64(right[b] + key) & mask)
+                        x = left[b] ^ (mix64(right[b] + key) & mask)
                         left[b] = right[b]
                         right[b] = x
             num_outside = np.int64(0)
@@ -138,7 +149,8 @@ def half_bits_of(n: int) -> int:
     return max(1, ((n - 1).bit_length() + 1) // 2)
 
 
-def _reference_mix64(x: int) -> int:
+def reference_mix64(x: int) -> int:
+    """Return `mix64` in plain Python."""
     x &= _U64
     x = ((x ^ (x >> 30)) * _M1) & _U64
     x = ((x ^ (x >> 27)) * _M2) & _U64
@@ -152,7 +164,7 @@ def reference_forward(i: int, n: int, keys: tuple[int, ...]) -> int:
     while True:
         left, right = i >> h, i & mask
         for key in keys:
-            left, right = right, left ^ (_reference_mix64(right + key) & mask)
+            left, right = right, left ^ (reference_mix64(right + key) & mask)
         i = (left << h) | right
         if i < n:
             return i
@@ -165,7 +177,7 @@ def reference_inverse(j: int, n: int, keys: tuple[int, ...]) -> int:
     while True:
         left, right = j >> h, j & mask
         for key in reversed(keys):
-            left, right = right ^ (_reference_mix64(left + key) & mask), left
+            left, right = right ^ (reference_mix64(left + key) & mask), left
         j = (left << h) | right
         if j < n:
             return j

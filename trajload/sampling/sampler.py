@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,11 @@ import numpy as np
 
 from trajload.errors import ConfigError, LoaderExhaustedError
 from trajload.rng import check_seed
-from trajload.sampling.orders import make_order, resolve_order
+from trajload.sampling.continuous import ContinuousOrder
+from trajload.sampling.interleaved import BlockUses, InterleavedOrder
+from trajload.sampling.order_base import Order
+from trajload.sampling.orders import OrderConfig, make_order, order_config
+from trajload.sampling.weighted import WeightedOrder
 from trajload.sampling.windows import WindowTable
 from trajload.types import BoolArray, Int64Array
 
@@ -53,7 +58,7 @@ class Sampler:
         self,
         table: WindowTable,
         *,
-        order: str,
+        order: str | OrderConfig | Mapping[str, Any],
         seed: int,
         global_batch_size: int,
         num_epochs: int | None = None,
@@ -63,7 +68,7 @@ class Sampler:
 
         Args:
             table: The windows.
-            order: Name ('shuffled') or version ('shuffled/1') of an order.
+            order: Name ('shuffled'), version ('shuffled/1') or value (`Interleaved(block_windows=8)`) of an order.
             seed: The run's seed, -2**63 <= seed < 2**63.
             global_batch_size: Windows per train_step over all ranks.
             num_epochs: Length of a finite run; None runs on for ever.
@@ -74,15 +79,18 @@ class Sampler:
             ConfigError: An argument out of range, or a finite run without a single batch.
         """
         self.table = table
-        self.order = resolve_order(order)
+        self.order_config = order_config(order)
+        self.order = self.order_config.version
         self.seed = check_seed(seed)
         self.global_batch_size = _check_int("global_batch_size", global_batch_size, 1, MAX_GLOBAL_BATCH_SIZE)
         self.num_epochs = None if num_epochs is None else _check_int("num_epochs", num_epochs, 1, 2**63)
         if not isinstance(drop_last, bool):
             raise ConfigError(f"drop_last={drop_last!r} is invalid: expected True or False.")
         self.drop_last = drop_last
-        self._order = make_order(self.order, num_windows=table.num_windows, seed=self.seed)
-        self._num_positions = None if self.num_epochs is None else self.num_epochs * table.num_windows
+        self._order = make_order(
+            self.order_config, table=table, seed=self.seed, global_batch_size=self.global_batch_size
+        )
+        self._num_positions = None if self.num_epochs is None else self.num_epochs * self.num_windows
         if self.num_train_steps == 0:
             raise ConfigError(
                 f"drop_last=True leaves no batch: {self._num_positions} windows in num_epochs={self.num_epochs} do not "
@@ -90,9 +98,14 @@ class Sampler:
             )
 
     @property
+    def window_order(self) -> Order:
+        """The order itself, bound to the windows."""
+        return self._order
+
+    @property
     def num_windows(self) -> int:
-        """Windows of one epoch."""
-        return self.table.num_windows
+        """Windows of one epoch: those of the table, or of the part of it that the order takes."""
+        return self._order.num_windows
 
     @property
     def num_train_steps(self) -> int | None:
@@ -167,10 +180,33 @@ class Sampler:
             out_B[lo:hi] = self._order.window_ids(epoch + int(later_B[lo]), offset_B[lo:hi])
         return out_B
 
+    def block_uses(self, refs: BatchRefs) -> BlockUses | None:
+        """Return the blocks behind the rows of a batch, and where each use begins and ends; None without blocks.
+
+        Rows that pad the end of a finite run repeat the last window's use, so they begin and end nothing of their own.
+        """
+        if not isinstance(self._order, InterleavedOrder):
+            return None
+        order, offset_B = self._order, (refs.position_B % self.num_windows).astype(np.int64)
+        parts = [
+            order.block_uses(int(epoch), offset_B[refs.epoch_B == epoch])
+            for epoch in dict.fromkeys(refs.epoch_B.tolist())
+        ]
+        uses = BlockUses(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(BlockUses)))
+        for is_edge_B in (uses.begins_B, uses.ends_B):
+            is_edge_B[refs.row_is_pad_B] = False
+        return uses
+
+    def eligible_id(self, draw: int) -> int:
+        """Return a window that the order takes, for a draw from [0, num_windows): how bad windows are replaced."""
+        if isinstance(self._order, (ContinuousOrder, WeightedOrder)):
+            return int(self._order.window_ids(0, np.array([draw], dtype=np.int64))[0])
+        return draw
+
     def config_json(self) -> dict[str, Any]:
         """Return everything that decides the sequence, besides the episodes' lengths, as JSON."""
         return {
-            "order": self.order,
+            "order": self.order_config.to_json(),
             "seed": self.seed,
             "global_batch_size": self.global_batch_size,
             "num_epochs": self.num_epochs,

@@ -102,6 +102,11 @@ class Dataset(ABC):
 
     # ---- shared conveniences ----
 
+    def has_stream(self, episode: int, stream: str) -> bool:
+        """Return whether `episode` has at least one row of `stream`."""
+        track = self.track(episode, stream)
+        return track is not None and track.num_rows > 0
+
     def check_episode(self, episode: int) -> int:
         """Return `episode` as a non-negative index, or raise WindowError."""
         if not -self.num_episodes <= episode < self.num_episodes:

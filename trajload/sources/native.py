@@ -165,6 +165,12 @@ class NativeDataset(Dataset):
                 return None
             return build_track(index, spec, entry.name, int(self.num_steps_E[episode]), row)
 
+    def has_stream(self, episode: int, stream: str) -> bool:
+        self.spec(stream)
+        _, index, local = self._locate(self.check_episode(episode))
+        row = index.find_track(local, stream)
+        return row is not None and row.num_rows > 0
+
     def step_times_ns(self, episode: int, steps: Int64Array) -> Int64Array:
         _, index, local = self._locate(self.check_episode(episode))
         clock = index.clock(local)

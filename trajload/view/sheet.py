@@ -87,7 +87,9 @@ def _draw_panel(panel: Panel, tile: int) -> Image.Image:
     lines = [panel.title, *panel.remarks]
     labels = [strip.label for strip in panel.strips] + [plot.label for plot in panel.plots]
     text_px = max(int(font.getlength(line)) for line in lines + labels)
-    width = max(column * len(panel.captions_T), text_px) + 2 * _GAP_PX
+    lengths = [len(strip.frames_THWC) for strip in panel.strips] + [len(plot.values_TD) for plot in panel.plots]
+    num_columns = max([len(panel.captions_T), *lengths])
+    width = max(column * num_columns, text_px) + 2 * _GAP_PX
     height = _LINE_PX * len(lines) + sum(h + _LINE_PX + _GAP_PX for h, _ in tiles)
     height += len(panel.plots) * (_PLOT_PX + _LINE_PX + _GAP_PX) + _LINE_PX + 2 * _GAP_PX
     image = Image.new("RGB", (width, height), _BACKGROUND)

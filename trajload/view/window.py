@@ -47,7 +47,7 @@ def contact_sheet(batch: Batch, path: PathLikeStr, *, max_rows: int = 8, max_ste
     arrays = {name: _numpy(batch[name]) for name in batch.streams if not isinstance(batch[name], list)}
     refs = batch.refs
     panels = [
-        _panel(batch, b, step_index_BT[b], shown_T, arrays, refs[b] if b < len(refs) else None)
+        _panel(batch, b, step_index_BT[b], shown_T, max_steps, arrays, refs[b] if b < len(refs) else None)
         for b in range(min(max_rows, len(step_index_BT)))
     ]
     draw_sheet(panels, path, tile=tile)
@@ -69,21 +69,29 @@ def _panel(
     b: int,
     step_index_T: Int64Array,
     shown_T: Int64Array,
+    max_steps: int,
     arrays: dict[str, NDArray],
     ref: WindowRef | None,
 ) -> Panel:
-    strips, plots, remarks, plottable = [], [], [], []
+    strips, remarks = [], []
+    plottable: dict[str, Plot] = {}
     for name in batch.streams:
         if bool(_numpy(batch[f"{name}_is_missing"])[b]):
             remarks.append(f"{name}: missing in this episode")
-        elif name in arrays and (frames_TCHW := as_frames(arrays[name][b])) is not None:
-            strips.append(_strip(name, frames_TCHW[shown_T], _is_pad(batch, name, b)[shown_T]))
-        elif name in arrays:
-            plottable.append(name)
-    for name in pick_signals(plottable):
-        values_TD = arrays[name][b].reshape(len(step_index_T), -1)[shown_T]
-        if np.issubdtype(values_TD.dtype, np.number) or values_TD.dtype == bool:
-            plots.append(Plot(name, values_TD.astype(np.float64), _is_pad(batch, name, b)[shown_T]))
+            continue
+        if name not in arrays:
+            continue
+        is_pad_T = _is_pad(batch, name, b)
+        # streams with steps of their own are shown beside the window's, not under its step numbers
+        own_T = shown_T if len(is_pad_T) == len(step_index_T) else pick_steps(len(is_pad_T), max_steps)
+        label = name if len(is_pad_T) == len(step_index_T) else f"{name}, {len(is_pad_T)} steps of its own"
+        values_T = _newest(batch, name, arrays[name][b], b)
+        if (frames_TCHW := as_frames(values_T)) is not None:
+            strips.append(_strip(label, frames_TCHW[own_T], is_pad_T[own_T]))
+        elif np.issubdtype(values_T.dtype, np.number) or values_T.dtype == bool:
+            values_TD = values_T.reshape(len(is_pad_T), -1)[own_T]
+            plottable[name] = Plot(label, values_TD.astype(np.float64), is_pad_T[own_T])
+    plots = [plottable[name] for name in pick_signals(list(plottable))]
     if "row_is_pad" in batch and bool(_numpy(batch["row_is_pad"])[b]):
         remarks.append("this row only fills up the last batch")
     return Panel(
@@ -93,6 +101,16 @@ def _panel(
         plots=plots,
         remarks=remarks,
     )
+
+
+def _newest(batch: Batch, name: str, values_T: NDArray, b: int) -> NDArray:
+    """Return one row a place: of a stream with any number of rows there, the newest, or zeros where there is none."""
+    if f"{name}_interval_is_pad" not in batch:
+        return values_T
+    count_T = _numpy(batch[f"{name}_count"])[b]
+    if values_T.shape[1] == 0:
+        return np.zeros((len(values_T), *values_T.shape[2:]), values_T.dtype)
+    return np.asarray(values_T[np.arange(len(values_T)), np.maximum(count_T - 1, 0)])
 
 
 def _strip(name: str, frames_TCHW: NDArray, is_pad_T: BoolArray) -> Strip:

@@ -24,7 +24,7 @@ Run = Callable[..., Any]
 
 def test_commands_are_these() -> None:
     """The commands that the documentation names."""
-    assert list(COMMANDS) == ["demo", "convert", "inspect", "verify", "doctor", "view", "replay", "bench"]
+    assert list(COMMANDS) == ["demo", "convert", "inspect", "verify", "doctor", "view", "replay", "order", "bench"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -193,6 +193,27 @@ def test_replay_from_a_state_needs_no_other_option(trajload: Run, demo_dataset: 
     assert got.json["digest"] == earlier
 
 
+def test_replay_from_a_state_knows_deltas_and_alignment(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """Streams with steps, times and clocks of their own come out of the state as they went in."""
+    window = tl.Window(
+        delta_indices={"action": range(20)},
+        delta_timestamps={"proprioception": [-0.1, 0]},
+        history=1,
+        num_steps=3,
+        pad="edge",
+    )
+    streams = {"action": None, "proprioception": tl.Signal(align="linear", age=True, offset_s=0.002, on_miss="drop")}
+    with tl.Loader(demo_dataset, window=window, streams=streams, global_batch_size=3, num_workers=0) as loader:
+        (tmp_path / "loader.json").write_text(json.dumps(loader.state_dict()))
+        expected = loader.batch_at(0)
+    got = trajload("replay", demo_dataset, "--state", tmp_path / "loader.json", "--no-sheet", "--json").json
+    assert (got["digest"], got["keys"]["action"]) == (expected.digest(), "float32 (3, 20, 2)")
+    state = {"config": {**loader.state_dict()["config"], "window": {"digest": "0" * 64}}}
+    (tmp_path / "long.json").write_text(json.dumps(state))
+    done = trajload("replay", demo_dataset, "--state", tmp_path / "long.json")
+    assert (done.code, "holds only a digest of its long window" in done.err) == (2, True)
+
+
 def test_replay_of_one_rank_shows_its_rows(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
     """Two ranks share the global batch."""
     rows = []

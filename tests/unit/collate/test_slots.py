@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots, StreamSlots
+from trajload.collate.slots import BatchSlots
+from trajload.collate.stream_slots import StreamSlots
 from trajload.errors import ConfigError
 
 LAYOUT = {"cam": ((3, 4, 5), "uint8"), "action": ((2,), np.float32), "reward": ((), np.dtype("float64"))}

@@ -228,6 +228,24 @@ def test_step_times_that_fall_are_an_error(make: Make, altered: Any) -> None:
     assert finding.count == 3
 
 
+def test_stream_clock_that_does_not_rise_says_what_each_repair_keeps(make: Make, altered: Any) -> None:
+    """A step back and a repeated time are counted, with the rows that the named policies leave."""
+
+    def times(given: np.ndarray, episode: int, stream: str) -> np.ndarray:
+        out = given.copy()
+        if episode == 1:
+            out[5] = out[4]
+            out[10], out[11] = given[11], given[10]
+        return out
+
+    finding = only(examine(altered(make(), stream_times_ns=times)), "time-not-rising")
+    assert (
+        "row 4 is at 40000000 ns, row 5 at 40000000 ns (the same time 1 times, a step back 1 times)" in finding.message
+    )
+    assert "'sort'), which keeps 199 of 200 rows, or 'drop', which keeps 198" in finding.advice
+    assert finding.places[0].stream == "imu"
+
+
 def test_flipped_bytes_of_a_video_are_a_finding_not_the_end(make: Make) -> None:
     """Damage in one episode is named, and the others are looked at all the same."""
     dataset = make()

@@ -88,7 +88,9 @@ def test_resolve_order_gives_the_version(name: str, version: str) -> None:
 @pytest.mark.parametrize("name", ["random", "shuffled/9", "", None, "Shuffled"])
 def test_resolve_order_of_an_unknown_name_lists_the_known_ones(name: object) -> None:
     """An order nobody knows is refused with all names and versions."""
-    with pytest.raises(ConfigError, match=rf"order={name!r} is unknown: .*'shuffled', 'sequential/1', 'shuffled/1'"):
+    with pytest.raises(
+        ConfigError, match=rf"order={name!r} is unknown: .*'shuffled', .*'interleaved', .*'sequential/1', 'shuffled/1'"
+    ):
         resolve_order(name)  # type: ignore[arg-type]
 
 

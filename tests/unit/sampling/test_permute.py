@@ -121,4 +121,4 @@ def test_kernel_without_a_place_for_its_cache_is_compiled_all_the_same() -> None
     exec("def triple(x):\n    return 3 * x", namespace)
     with pytest.raises(RuntimeError, match="no locator available"):
         numba.njit(cache=True)(namespace["triple"])
-    assert permute._njit(namespace["triple"])(14) == 42
+    assert permute.njit(namespace["triple"])(14) == 42

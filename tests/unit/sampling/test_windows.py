@@ -113,3 +113,103 @@ def test_window_table_of_many_episodes_holds_one_integer_each() -> None:
     assert table.num_windows == 100_000 * (10_000_000 - 15)
     held = sum(v.nbytes for v in vars(table).values() if isinstance(v, np.ndarray))
     assert held == 8 * 100_001
+
+
+# ---- reach, choice and restriction ----
+
+
+@given(
+    LENGTHS,
+    WINDOWS,
+    st.integers(-6, 0),
+    st.integers(0, 6),
+    st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_window_table_with_a_reach_keeps_all_streams_inside(
+    lengths: list[int], window: Window, low: int, high: int, data: st.DataObject
+) -> None:
+    """Under pad="none" anchors are those whose reach lies inside, from the earliest on, a stride apart; else all."""
+    high = max(high, window.span - 1)
+    chosen = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
+    first, stop = (-low, -high) if window.pad == "none" else (0, 0)
+    expected = [
+        (e, anchor) for e, n in enumerate(lengths) if chosen[e] for anchor in range(first, n + stop, window.stride)
+    ]
+    if not expected:
+        with pytest.raises(WindowError, match="no episode is long enough"):
+            WindowTable(np.array(lengths), window, reach=(low, high), is_chosen_E=np.array(chosen))
+        return
+    table = WindowTable(np.array(lengths), window, reach=(low, high), is_chosen_E=np.array(chosen))
+    episode_B, anchor_B = table.locate(np.arange(table.num_windows))
+    assert list(zip(episode_B.tolist(), anchor_B.tolist(), strict=True)) == expected
+    assert table.window_id(episode_B, anchor_B).tolist() == list(range(len(expected)))
+    assert [a for e in range(len(lengths)) for a in table.anchors_of(e).tolist()] == [a for _, a in expected]
+
+
+@given(LENGTHS, WINDOWS, st.data())
+@settings(max_examples=200, deadline=None)
+def test_restricted_window_table_numbers_exactly_the_windows_kept(
+    lengths: list[int], window: Window, data: st.DataObject
+) -> None:
+    """Ids are those of the windows kept, without gaps; both ways, per episode, and windows left out have none."""
+    every = enumerated(lengths, window)
+    if not every:
+        return
+    table = WindowTable(np.array(lengths), window)
+    keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(every), max_size=len(every))))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], keep, [False]]).astype(int)))
+    if not keep.any():
+        with pytest.raises(WindowError, match=rf"no window is left of {len(every)}"):
+            table.restricted(edges[0::2], edges[1::2] - edges[0::2])
+        return
+    kept = table.restricted(edges[0::2], edges[1::2] - edges[0::2])
+    expected = [w for w, is_kept in zip(every, keep, strict=True) if is_kept]
+    episode_B, start_B = kept.locate(np.arange(kept.num_windows))
+    assert list(zip(episode_B.tolist(), start_B.tolist(), strict=True)) == expected
+    assert kept.window_id(episode_B, start_B).tolist() == list(range(len(expected)))
+    assert np.diff(kept.first_E1).tolist() == [sum(e == i for e, _ in expected) for i in range(len(lengths))]
+    assert kept.num_windows_of(np.arange(len(lengths))).tolist() == np.diff(kept.first_E1).tolist()
+    assert kept.to_json()["dropped"]["num_windows"] == len(every) - len(expected)
+    assert (table.num_windows, table.to_json()) == (len(every), {})
+    for (episode, start), is_kept in zip(every, keep, strict=True):
+        if not is_kept:
+            with pytest.raises(WindowError, match=rf"step {start} of episode {episode}: it is left out"):
+                kept.window_id(np.array([episode]), np.array([start]))
+            break
+
+
+def test_restricted_window_tables_that_differ_have_different_digests() -> None:
+    """The digest is that of which windows are left, so that a state does not resume over others."""
+    table = WindowTable(np.array([9, 9]), Window(num_steps=2))
+    digests = {
+        table.restricted(np.array([first]), np.array([count])).to_json()["dropped"]["digest"]
+        for first, count in [(0, 4), (1, 4), (0, 5)]
+    }
+    assert len(digests) == 3
+    with pytest.raises(ConfigError, match="cannot be restricted again"):
+        table.restricted(np.array([0]), np.array([4])).restricted(np.array([0]), np.array([1]))
+
+
+def test_window_id_off_a_grid_that_begins_later_names_its_first_anchor() -> None:
+    """With history of two steps and pad="none" anchors are 2, 5, 8, ..."""
+    table = WindowTable(np.array([12]), Window(num_steps=3, history=2, stride=3))
+    assert table.anchors_of(0).tolist() == [2, 5, 8, 11]
+    with pytest.raises(WindowError, match=r"step 3 of episode 0: expected 2 plus a multiple of stride=3, up to 11"):
+        table.window_id(np.array([0]), np.array([3]))
+
+
+def test_window_table_of_a_choice_of_another_length_is_refused() -> None:
+    """A mask that does not fit the episodes is no choice."""
+    with pytest.raises(ConfigError, match=r"is_chosen_E has shape \(1,\): expected one for each of 2 episodes"):
+        WindowTable(np.array([5, 5]), Window(num_steps=2), is_chosen_E=np.array([True]))
+
+
+def test_restricted_window_table_holds_little_per_run() -> None:
+    """A million windows with one left out in the middle cost two runs."""
+    table = WindowTable(np.full(10, 100_000), Window(num_steps=1))
+    kept = table.restricted(np.array([0, 500_001]), np.array([500_000, 499_999]))
+    assert kept.num_windows == 999_999
+    assert [int(x[0]) for x in kept.locate(np.array([500_000]))] == [5, 1]
+    assert kept._kept is not None
+    assert kept._kept.first_R.nbytes + kept._kept.kept_R1.nbytes == 8 * 5

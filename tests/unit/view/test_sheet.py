@@ -11,9 +11,11 @@ from PIL import Image
 
 from trajload.collate.batch import Batch
 from trajload.errors import ConfigError, WindowError
+from trajload.loader import Loader
 from trajload.pipeline.rows import nearest_rows, read_rows, read_value
 from trajload.refs import WindowRef
 from trajload.sources.open import open as open_dataset
+from trajload.spec import Signal, Window
 from trajload.view import contact_sheet, episode_sheet
 from trajload.view.pixels import as_frames, false_colour, tile_size, to_rgb
 from trajload.view.window import pick_signals, pick_steps
@@ -99,6 +101,18 @@ def test_contact_sheet_without_pictures_draws_plots(tmp_path: Path) -> None:
     for key in ("cam", "cam_is_pad", "cam_is_missing"):
         del batch[key]
     assert (31, 119, 180) in colours(contact_sheet(batch, tmp_path / "s.png"))
+
+
+def test_streams_with_steps_of_their_own_are_drawn_whole(demo_dataset: Path, tmp_path: Path) -> None:
+    """Cameras with other lengths than the window, chunks and intervals have their own columns."""
+    window = Window(num_steps=1, pad="edge", delta_indices={"cam_front": [-20, -10, 0], "action": range(12)})
+    streams = {"cam_front": None, "action": None, "proprioception": Signal(align="interval")}
+    with Loader(
+        demo_dataset, window=window, streams=streams, global_batch_size=2, rank=0, world_size=1, num_workers=0
+    ) as loader:
+        path = contact_sheet(loader.batch_at(0), tmp_path / "sheet.png", max_rows=1, tile=64)
+    with Image.open(path) as image:
+        assert image.width >= 8 * 64  # eight of twelve actions, though the window has one step
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(0, 8), (8, 0)])

@@ -1,0 +1,139 @@
+"""What each order version is, in plain Python and as directly as can be: the golden ids come from here.
+
+A layout is a case of the orders that depend on more than a number of windows: `windows_of_episodes` as runs
+[number of windows, how many such episodes], the batch size, and the parameters of all such orders.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from trajload.rng import key_u64
+from trajload.sampling.permute import reference_forward, reference_mix64
+
+GOLDEN = 0x9E3779B97F4A7C15
+U64 = 2**64 - 1
+Layout = dict[str, Any]
+
+
+def layout(episodes: list[list[int]], batch: int, block: int, lanes: int, tile: int, weights: list[int]) -> Layout:
+    """Return a layout; weights are repeated over the episodes."""
+    return {
+        "windows_of_episodes": episodes,
+        "global_batch_size": batch,
+        "block_windows": block,
+        "lanes_per_row": lanes,
+        "tile_windows": tile,
+        "weights": weights,
+    }
+
+
+LAYOUTS: list[Layout] = [
+    layout([[1, 1]], 1, 16, 4, 1, [1]),
+    layout([[1, 1]], 7, 1, 1, 3, [5]),
+    layout([[20, 1]], 3, 4, 2, 2, [1]),
+    layout([[3, 4], [0, 2], [5, 2]], 4, 2, 4, 3, [1, 0, 2]),
+    layout([[7, 3], [1, 5]], 2, 16, 4, 1, [3, 1, 0]),
+    layout([[16, 2]], 8, 16, 4, 4, [2**50, 1]),
+    layout([[30, 1], [0, 1], [2, 1]], 40, 3, 65536, 5, [0, 9, 1]),
+    layout([[285, 40]], 32, 16, 8, 16, [1, 2, 3]),
+    layout([[5, 10], [400, 3], [77, 9]], 16, 16, 4, 8, [7, 0, 1]),
+    layout([[1000, 20], [0, 5], [999, 2]], 5, 32, 3, 16, [1]),
+    layout([[1, 3000]], 64, 16, 4, 1, [1, 1, 2]),
+    layout([[50_000, 2]], 256, 16, 2, 16, [1, 3]),
+    layout([[333, 30]], 7, 1, 1, 333, [10**6, 1]),
+    layout([[64, 100]], 100, 64, 4, 63, [1]),
+    layout([[1_000, 3], [10, 50]], 9, 1_000, 2, 7, [0, 1]),
+]
+
+
+def episodes_of(case: Layout) -> list[int]:
+    """Return the number of windows of each episode."""
+    return [num for num, times in case["windows_of_episodes"] for _ in range(times)]
+
+
+def weights_of(case: Layout) -> list[int]:
+    """Return the weight of each episode."""
+    weights, num = case["weights"], len(episodes_of(case))
+    return (weights * num)[:num]
+
+
+def num_windows_of(version: str, case: Layout) -> int:
+    """Return the windows of an epoch."""
+    if version == "continuous/1":
+        return sum(-(-num // case["tile_windows"]) for num in episodes_of(case))
+    return sum(episodes_of(case))
+
+
+def round_keys(seed: int, purpose: str, epoch: int, part: int = 0) -> tuple[int, ...]:
+    """Return the twelve keys of a bijection."""
+    return key_u64(seed, purpose, epoch, 2 * part, num=6) + key_u64(seed, purpose, epoch, 2 * part + 1, num=6)
+
+
+def sequential_1(num_windows: int, seed: int, epoch: int, offset: int) -> int:
+    """Return the window id at `offset`."""
+    return offset
+
+
+def shuffled_1(num_windows: int, seed: int, epoch: int, offset: int) -> int:
+    """Return the window id at `offset`."""
+    return reference_forward(offset, num_windows, round_keys(seed, "order", epoch))
+
+
+def lane_index(offset: int, num_windows: int, num_lanes: int) -> int:
+    """Return which place of the sequence stands at `offset`: written into lanes, read across them."""
+    length, num_longer = divmod(num_windows, num_lanes)
+    column, lane = divmod(offset, num_lanes)
+    return lane * length + min(lane, num_longer) + column
+
+
+def interleaved_1(case: Layout, seed: int, epoch: int, offsets: list[int]) -> list[int]:
+    """Return the window ids at `offsets`: blocks in keyed order, windows in keyed order inside each, then lanes."""
+    blocks, first = [], 0
+    for num in episodes_of(case):
+        for start in range(0, num, case["block_windows"]):
+            blocks.append((first + start, min(case["block_windows"], num - start)))
+        first += num
+    outer, inner = (round_keys(seed, "interleaved", epoch, part) for part in (0, 1))
+    sequence = []  # (block, rank) of each place
+    for place in range(len(blocks)):
+        block = reference_forward(place, len(blocks), outer)
+        sequence += [(block, rank) for rank in range(blocks[block][1])]
+    batch = case["global_batch_size"]
+    lanes_per_row = max(1, min(case["lanes_per_row"], len(blocks) // batch))
+    ids = []
+    for offset in offsets:
+        block, rank = sequence[lane_index(offset, len(sequence), batch * lanes_per_row)]
+        keys = tuple(reference_mix64(key + block * GOLDEN) for key in inner)
+        start, size = blocks[block]
+        ids.append(start + reference_forward(rank, size, keys))
+    return ids
+
+
+def continuous_1(case: Layout, seed: int, epoch: int, offsets: list[int]) -> list[int]:
+    """Return the window ids at `offsets`: episodes in keyed order, every tile-th window of each, then one lane a row."""
+    counts = episodes_of(case)
+    firsts = [0, *accumulate(counts)]
+    keys = round_keys(seed, "continuous", epoch)
+    sequence = []
+    for place in range(len(counts)):
+        episode = reference_forward(place, len(counts), keys)
+        sequence += range(firsts[episode], firsts[episode + 1], case["tile_windows"])
+    return [sequence[lane_index(offset, len(sequence), case["global_batch_size"])] for offset in offsets]
+
+
+def weighted_1(case: Layout, seed: int, epoch: int, offsets: list[int]) -> list[int]:
+    """Return the window ids at `offsets`: an episode by weight, then one of its windows."""
+    counts = episodes_of(case)
+    firsts = [0, *accumulate(counts)]
+    ends = list(accumulate(w if num else 0 for w, num in zip(weights_of(case), counts, strict=True)))
+    keys = key_u64(seed, "weighted", epoch, num=4)
+    ids = []
+    for offset in offsets:
+        number = (offset * GOLDEN) & U64
+        first, second = (reference_mix64(reference_mix64(keys[i] + number) + keys[i + 1]) for i in (0, 2))
+        ticket = (first * ends[-1]) >> 64
+        episode = next(e for e, end in enumerate(ends) if ticket < end)
+        ids.append(firsts[episode] + ((second * counts[episode]) >> 64))
+    return ids
