@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ActionNoise": "trajload.augment.steps",
     "Batch": "trajload.collate.batch",
+    "ColorJitter": "trajload.augment.colour",
     "Continuous": "trajload.sampling.orders",
     "Dataset": "trajload.sources.base",
+    "FrameDrop": "trajload.augment.steps",
+    "GaussianBlur": "trajload.augment.colour",
     "Image": "trajload.spec",
     "Interleaved": "trajload.sampling.orders",
     "Loader": "trajload.loader",
     "Modality": "trajload.types",
+    "Normalizer": "trajload.augment.normalizer",
+    "RandomCrop": "trajload.augment.geometry",
+    "RandomFlip": "trajload.augment.geometry",
+    "Resize": "trajload.augment.geometry",
     "Signal": "trajload.spec",
     "StreamSpec": "trajload.spec",
     "TrajloadError": "trajload.errors",
@@ -41,6 +49,14 @@ __all__ = ["__version__", *sorted(_WHERE)]
 
 if TYPE_CHECKING:
     from trajload import errors as errors
+    from trajload.augment.colour import ColorJitter as ColorJitter
+    from trajload.augment.colour import GaussianBlur as GaussianBlur
+    from trajload.augment.geometry import RandomCrop as RandomCrop
+    from trajload.augment.geometry import RandomFlip as RandomFlip
+    from trajload.augment.geometry import Resize as Resize
+    from trajload.augment.normalizer import Normalizer as Normalizer
+    from trajload.augment.steps import ActionNoise as ActionNoise
+    from trajload.augment.steps import FrameDrop as FrameDrop
     from trajload.collate.batch import Batch as Batch
     from trajload.errors import TrajloadError as TrajloadError
     from trajload.loader import Loader as Loader

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
-import numpy as np
-
+from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
+from trajload.pipeline import config
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.config import OnError, check_on_error, choose_streams, config_json
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
@@ -27,12 +25,8 @@ from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
 from trajload.storage.locks import ForkLock
 from trajload.types import PathLikeStr
-from trajload.world import World
 
 __all__ = ["Loader"]
-
-_PREFETCH_BYTES = 1 << 30
-_MAX_AUTO_DEPTH = 4
 
 
 class Loader:
@@ -47,9 +41,8 @@ class Loader:
         window: Which steps make an example.
         global_batch_size: Windows per train_step over all ranks.
         seed: Of the order, -2**63 <= seed < 2**63.
-        order: 'shuffled' (uniform over all windows of an epoch, each once), 'interleaved' (mixed like it, windows
-            that share frames close together), 'continuous' (row b goes on where it was) or 'sequential'; a version may be pinned
-            ('shuffled/1'), or a value given: `tl.Interleaved(...)`, `tl.Weighted(...)`.
+        order: 'shuffled' (uniform over an epoch's windows), 'interleaved' (mixed like it, shared frames close together),
+            'continuous' or 'sequential'; or a version ('shuffled/1'), or `tl.Interleaved(...)`, `tl.Weighted(...)`.
         episodes: None for all; numbers, for instance of `tl.split`; or a function of `EpisodeInfo` → bool.
         streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.
         rank: Data-parallel rank; None takes RANK and WORLD_SIZE from the environment, or 0 of 1.
@@ -59,6 +52,8 @@ class Loader:
         num_epochs: None runs without end; else iteration ends after so many epochs.
         drop_last: With `num_epochs`: drop the last batch if it is not full, instead of padding it (`row_is_pad`).
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
+        transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
+            function of seed, epoch, window and place in the list.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -86,36 +81,30 @@ class Loader:
         prefetch: int | Literal["auto"] = "auto",
         num_epochs: int | None = None,
         drop_last: bool = False,
-        on_error: OnError = "raise",
+        on_error: config.OnError = "raise",
+        transforms: Iterable[Transform] = (),
     ) -> None:
-        if not isinstance(window, Window):
-            raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).")
-        if (rank is None) != (world_size is None):
-            raise ConfigError(f"rank={rank!r} and world_size={world_size!r}: give both or neither.")
-        self.world = World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
+        self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-        self.window = window
-        self.streams = choose_streams(self.dataset, streams, window)
+        self.window = config.check_window(window)
+        self.streams = config.choose_streams(self.dataset, streams, window)
         table, order, chosen = plan_windows(self.dataset, window, self.streams, order, episodes)
         self._sampler = Sampler(
             table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
         self._rows = rank_rows(global_batch_size, self.world)
-        self._config = config_json(
-            self.streams, window, {**self._sampler.config_json(), **chosen}, check_on_error(on_error)
-        )
-        self._quarantine = Quarantine()
-        self._stats = StageStats()
+        self._quarantine, self._stats = Quarantine(), StageStats()
         self._builder = BatchBuilder(
-            self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats
-        )
-        self._num_workers = _check_workers(num_workers)
-        self._depth, self._depth_why = _choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
-        self._train_step = 0
-        self._generation = 0
+            self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats,
+            config.make_transforms(transforms, self.streams, self._sampler.seed),
+        )  # fmt: skip
+        decides = {**self._sampler.config_json(), **chosen}
+        self._config = config.config_json(self.streams, window, decides, on_error, self._builder.transforms)
+        self._num_workers = config.check_workers(num_workers)
+        self._depth, self._depth_why = config.choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
+        self._train_step, self._generation = 0, 0
         self._prefetcher: Prefetcher | None = None
-        self._plain = ForkLock()
-        self._context = DecodeContext()
+        self._plain, self._context = ForkLock(), DecodeContext()
 
     # ---- what it is ----
 
@@ -170,10 +159,16 @@ class Loader:
             TrajloadError: A window cannot be read; the message says which and where.
         """
         with self._plain:
-            job = self._builder.open_job(train_step)
-            for b in range(job.num_rows):
-                self._builder.build_row(job, b, self._context)
-            return self._builder.finish(job)
+            return self._builder.finish(self._builder.build(train_step, self._context))
+
+    def draws_at(self, train_step: int) -> list[list[dict[str, Any]]]:
+        """Return what each transform drew for each row of this rank's batch of `train_step`; makes the batch again.
+
+        An entry is {"transform", "key", "draws"}; `draws` is None where a transform does not tell.
+        """
+        with self._plain:
+            draws = self._builder.build(train_step, self._context, tell_draws=True).draws or {}
+        return [draws.get(b, []) for b in range(self.rank_batch_size)]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
@@ -230,10 +225,9 @@ class Loader:
 
     def seek(self, train_step: int) -> None:
         """Move the cursor: the next batch delivered is that of `train_step`. Costs nothing, whatever the distance."""
-        if isinstance(train_step, bool) or not isinstance(train_step, (int, np.integer)) or train_step < 0:
-            raise ConfigError(f"train_step={train_step!r} is invalid: expected an int of at least 0.")
+        checked = config.check_train_step(train_step)
         self._claim()
-        self._train_step = int(train_step)
+        self._train_step = checked
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that continues at exactly the next undelivered batch: JSON-able, under 4 KiB.
@@ -275,8 +269,7 @@ class Loader:
             "train_step": self._train_step,
             "quarantined": len(self._quarantine),
             "num_workers": self._num_workers,
-            "prefetch": self._depth,
-            "prefetch_why": self._depth_why,
+            **{"prefetch": self._depth, "prefetch_why": self._depth_why},
             "batch_bytes": self._builder.batch_bytes,
         }
 
@@ -290,7 +283,7 @@ class Loader:
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
-        self._builder.pool.clear()
+        self._builder.clear()
         self.dataset.close()
 
     def __reduce__(self) -> NoReturn:
@@ -304,29 +297,3 @@ class Loader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _check_workers(num_workers: int | None) -> int:
-    if num_workers is None:
-        # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
-        raise ConfigError(f"num_workers={num_workers!r} is invalid: expected an int of at least 0, or None.")
-    return int(num_workers)
-
-
-def _choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int) -> tuple[int, str]:
-    """Return the number of train_steps in the works, and why."""
-    if prefetch != "auto":
-        if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < 1:
-            raise ConfigError(f"prefetch={prefetch!r} is invalid: expected 'auto' or an int of at least 1.")
-        return int(prefetch), "asked for"
-    if num_workers == 0:
-        return 1, "no workers"
-    fits = _PREFETCH_BYTES // max(batch_bytes, 1)
-    # Two keep workers busy while the consumer holds one; more absorb batches that decode slowly.
-    depth = int(max(2, min(_MAX_AUTO_DEPTH, fits)))
-    return (
-        depth,
-        f"auto: {_MAX_AUTO_DEPTH} at most, {fits} batches of {batch_bytes} bytes fit in {_PREFETCH_BYTES} bytes",
-    )

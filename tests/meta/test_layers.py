@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("decode",),
     ("sampling",),
     ("align", "collate"),
+    ("augment",),
     ("costs",),
     ("pipeline",),
     ("loader",),

@@ -14,13 +14,21 @@ from trajload import errors
 REPO = Path(__file__).resolve().parents[2]
 
 PUBLIC = [
+    "ActionNoise",
     "Batch",
+    "ColorJitter",
     "Continuous",
     "Dataset",
+    "FrameDrop",
+    "GaussianBlur",
     "Image",
     "Interleaved",
     "Loader",
     "Modality",
+    "Normalizer",
+    "RandomCrop",
+    "RandomFlip",
+    "Resize",
     "Signal",
     "StreamSpec",
     "TrajloadError",
@@ -51,6 +59,7 @@ LOADER_ARGUMENTS = [
     "num_epochs",
     "drop_last",
     "on_error",
+    "transforms",
 ]
 
 ERRORS = [
@@ -102,6 +111,7 @@ def test_loader_takes_these_arguments() -> None:
         "seek",
         "stats",
         "close",
+        "draws_at",
         "num_windows",
         "steps_per_epoch",
         "train_step",

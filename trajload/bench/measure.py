@@ -114,7 +114,8 @@ def measure(
     elapsed = time.perf_counter() - start
     stats = loader.stats()
     batches.close()
-    threads = {"plan": 1, "read": 1, "decode": max(1, loader.stats()["num_workers"]), "collate": 1}
+    decoders = max(1, stats["num_workers"])
+    threads = {"plan": 1, "read": 1, "decode": decoders, "augment": decoders, "collate": 1}
     busy = {stage: stats["seconds"][stage] / (threads[stage] * elapsed) for stage in threads}
     wait_share = sum(waits) / elapsed
     bottleneck, advice = name_bottleneck(busy, wait_share, num_workers=stats["num_workers"])
@@ -162,6 +163,7 @@ def name_bottleneck(busy: dict[str, float], wait_share: float, *, num_workers: i
         "decode": "Decoding is the limit: "
         + ("use num_workers > 0, " if num_workers == 0 else "give it more cores, ")
         + "a smaller picture or fewer cameras; 'trajload doctor' tells whether long GOPs make it decode frames in vain.",
+        "augment": "Transforms are the limit: give them more cores, crop before all else, or augment on the accelerator.",
         "collate": "Putting batches together is the limit: ask for fewer streams.",
         "plan": "Finding rows is the limit: many clocked streams or tiny windows; take longer windows.",
     }

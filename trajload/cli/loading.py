@@ -24,6 +24,7 @@ __all__ = [
     "SkipMissing",
     "Streams",
     "Stride",
+    "Transforms",
     "loader_arguments",
 ]
 
@@ -42,6 +43,13 @@ SizeOption = Annotated[
 ]
 SkipMissing = Annotated[
     bool, typer.Option("--skip-missing", help="Leave out episodes whose files are absent, instead of refusing.")
+]
+Transforms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--transform",
+        help='Augment: a JSON object with "name" and arguments; repeatable, in order. Own: "module:function".',
+    ),
 ]
 
 _LOADER_KEYS = ("global_batch_size", "seed", "order", "num_epochs", "drop_last", "on_error")
@@ -87,8 +95,9 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
 
     Args:
         config: As `loader.state_dict()["config"]` has it: `window`, `global_batch_size`, and, where wanted, `seed`,
-            `order`, `num_epochs`, `drop_last`, `on_error`, `episodes` as a list of numbers, and `streams` as a list of names or as name → object
-            with `size`, `align`, `tolerance_s`, `on_miss`.
+            `order`, `num_epochs`, `drop_last`, `on_error`, `episodes` as a list of numbers, `streams` as a list of names
+            or as name → object with `size`, `align`, `tolerance_s`, `on_miss`, and `transforms` as a list of objects
+            with `name` and arguments.
         where: The file it came from, for messages.
     """
     if not isinstance(config, Mapping):
@@ -97,6 +106,8 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
         if key not in config:
             raise ConfigError(f"{where} lacks {key!r}: expected the configuration of a loader.")
     arguments = {key: config[key] for key in _LOADER_KEYS if key in config}
+    if "transforms" in config:
+        arguments["transforms"] = config["transforms"]
     if isinstance(config["window"], dict) and isinstance(config["window"].get("digest"), str):
         raise ConfigError(f"{where} holds only a digest of its long window: pass the window with --config instead.")
     if config.get("episodes") is not None:
@@ -133,6 +144,20 @@ def _request(value: dict[str, Any]) -> StreamRequest:
     return (Image if kind == "Image" else Signal)(**value)
 
 
+def parse_transforms(texts: list[str]) -> list[Any]:
+    """Return the objects of --transform options; a text that is no JSON object is a name without arguments."""
+    out: list[Any] = []
+    for text in texts:
+        if not text.lstrip().startswith("{"):
+            out.append(text)
+            continue
+        try:
+            out.append(json.loads(text))
+        except json.JSONDecodeError as err:
+            raise ConfigError(f"--transform {text!r} is not JSON: {err}.") from err
+    return out
+
+
 def read_json(path: str) -> dict[str, Any]:
     """Return the JSON object of a file, or raise ConfigError saying what the file holds instead."""
     try:
@@ -148,7 +173,9 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def loader_of(dataset: Any, arguments: Mapping[str, Any], **more: Any) -> Loader:
-    """Return the loader; imported here because it brings torch."""
+    """Return the loader; imported here because it brings torch. Transforms come as names and arguments."""
+    from trajload.augment.named import transforms_from_json
     from trajload.loader import Loader
 
-    return Loader(dataset, **arguments, **more)
+    transforms = transforms_from_json(arguments.get("transforms", []), dataset)
+    return Loader(dataset, **{**arguments, "transforms": transforms}, **more)

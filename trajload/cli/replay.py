@@ -18,9 +18,11 @@ from trajload.cli.loading import (
     SkipMissing,
     Streams,
     Stride,
+    Transforms,
     arguments_from_config,
     loader_arguments,
     loader_of,
+    parse_transforms,
     read_json,
 )
 from trajload.cli.output import DatasetPath, JsonFlag, print_json, say, table
@@ -50,6 +52,7 @@ def replay(
     order: Order = "shuffled",
     stream: Streams = None,
     size: SizeOption = None,
+    transform: Transforms = None,
     rank: Annotated[int, typer.Option(help="Data-parallel rank.", min=0)] = 0,
     world_size: Annotated[int, typer.Option(help="Number of ranks.", min=1)] = 1,
     out: Annotated[str | None, typer.Option("--out", "-o", help="PNG to write; train-step-N.png by default.")] = None,
@@ -62,10 +65,12 @@ def replay(
     """Show exactly what one train_step trained on: the windows as a list, and as a contact sheet.
 
     A batch is a function of dataset, configuration and train_step, so any batch of any run can be made again, without
-    replaying the run. Describe the loader by options, by --config, or by --state: the state that the run saved also
+    replaying the run, and with the very augmentation it had; --json lists what was drawn. Describe the loader by options, by --config, or by --state: the state that the run saved also
     checks that the dataset is the same, and knows which bad windows were replaced.
 
     Example: trajload replay my-dataset --train-step 12345 --num-steps 16 --batch-size 32 --seed 7
+
+    Example: trajload replay my-dataset --train-step 3 --transform '{"name": "RandomCrop", "size": [96, 96]}'
 
     Example: trajload replay my-dataset --state checkpoint/loader.json --train-step 12344 --json
 
@@ -88,6 +93,8 @@ def replay(
             opened, num_steps=num_steps, stride=stride, dilation=dilation, pad=pad, batch_size=batch_size, seed=seed,
             order=order, streams=stream, size=size,
         )  # fmt: skip
+    if transform:
+        arguments["transforms"] = parse_transforms(transform)
     with loader_of(opened, arguments, **ranks) as loader:
         if saved:
             loader.load_state_dict(saved)
@@ -95,6 +102,7 @@ def replay(
             raise ConfigError("which train_step? Pass --train-step N, or --state FILE for the one that comes next.")
         wanted = loader.train_step if train_step is None else train_step
         batch = loader.batch_at(wanted)
+        draws = loader.draws_at(wanted) if arguments.get("transforms") else [[] for _ in batch.refs]
         order_name, num_windows = loader.order, loader.num_windows
     path = None
     if sheet:
@@ -102,12 +110,14 @@ def replay(
 
         path = contact_sheet(batch, out or f"train-step-{wanted}.png", max_rows=max_rows, max_steps=max_steps)
     if json:
-        print_json(_to_json(batch, order_name, num_windows, None if path is None else str(path)))
+        print_json(_to_json(batch, draws, order_name, num_windows, None if path is None else str(path)))
     else:
-        _print(batch, order_name, num_windows, None if path is None else str(path))
+        _print(batch, draws, order_name, num_windows, None if path is None else str(path))
 
 
-def _to_json(batch: Batch, order: str, num_windows: int, png: str | None) -> dict[str, Any]:
+def _to_json(
+    batch: Batch, draws: list[list[dict[str, Any]]], order: str, num_windows: int, png: str | None
+) -> dict[str, Any]:
     return {
         "train_step": batch.train_step,
         "order": order,
@@ -118,7 +128,7 @@ def _to_json(batch: Batch, order: str, num_windows: int, png: str | None) -> dic
             key: f"list of {len(value)}" if isinstance(value, list) else f"{_dtype(value)} {tuple(value.shape)}"
             for key, value in batch.items()
         },
-        "rows": [asdict(ref) for ref in batch.refs],
+        "rows": [{**asdict(ref), "augment": drawn} for ref, drawn in zip(batch.refs, draws, strict=True)],
     }
 
 
@@ -126,7 +136,7 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _print(batch: Batch, order: str, num_windows: int, png: str | None) -> None:
+def _print(batch: Batch, draws: list[list[dict[str, Any]]], order: str, num_windows: int, png: str | None) -> None:
     say(
         f"train_step {batch.train_step}: {len(batch.refs)} windows, order {order} over {num_windows:,} windows per epoch"
     )
@@ -138,5 +148,8 @@ def _print(batch: Batch, order: str, num_windows: int, png: str | None) -> None:
             for b, ref in enumerate(batch.refs)
         ],
     )
+    names = [drawn["transform"] for drawn in draws[0]] if draws else []
+    if names:
+        say(f"augmented by {', '.join(names)}; --json lists what was drawn for each window")
     if png is not None:
         say(f"wrote {png}")

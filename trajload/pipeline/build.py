@@ -8,18 +8,20 @@ the same three functions from threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from trajload.align.rows import step_flags, stepwise_rows, window_steps
+from trajload.augment.chain import TransformChain
 from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots, StreamLayout
-from trajload.decode import DecodeContext, plan_reads, row_shape
+from trajload.collate.slots import BatchSlots
+from trajload.collate.stream_slots import StreamSlots
+from trajload.decode import DecodeContext, plan_reads
 from trajload.errors import StageFailedError, TrajloadError, at
-from trajload.pipeline.config import OnError, StreamChoice
+from trajload.pipeline.config import OnError, StreamChoice, stream_layout
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine, substitute_id
 from trajload.pipeline.rowplan import RowPlanner
 from trajload.pipeline.stats import StageStats
@@ -34,6 +36,8 @@ __all__ = ["BatchBuilder", "Job", "RowWork"]
 
 # A steady run has at most one batch free at a time; a few more absorb a consumer that drops several together.
 _MAX_FREE_BATCHES = 4
+# Rows on their way through transforms: one for each decoder thread.
+_MAX_FREE_ROWS = 16
 
 
 @dataclass(slots=True)
@@ -50,6 +54,8 @@ class Job:
     start_B: Int64Array
     remaining: int
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
+    draws: dict[int, list[Any]] | None = None
+    """Where asked for: what the transforms drew for each row."""
 
     @property
     def num_rows(self) -> int:
@@ -82,6 +88,7 @@ class BatchBuilder:
         on_error: What a window that cannot be read does.
         quarantine: Windows known to be bad.
         stats: Counters.
+        transforms: Run over each window once it is decoded; None for none.
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class BatchBuilder:
         on_error: OnError,
         quarantine: Quarantine,
         stats: StageStats,
+        transforms: TransformChain | None = None,
     ) -> None:
         self.dataset = dataset
         self.window = window
@@ -105,22 +113,23 @@ class BatchBuilder:
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
         self.planner = RowPlanner(dataset, window)
-        self._layout: Mapping[str, StreamLayout] = {
-            c.name: StreamLayout(
-                *row_shape(c.spec, c.request),
-                num_places=c.places.num_places,
-                has_age=c.request.age,
-                is_ragged=c.request.align == "interval",
-            )
-            for c in choices
-            if not c.spec.is_text
-        }
+        self.transforms = transforms
+        self._row_pool = TensorPool(max_free=_MAX_FREE_ROWS)
+        self._decoded_layout = stream_layout(choices)
+        self._layout = dict(self._decoded_layout)
+        for name, (shape, dtype) in ({} if transforms is None else transforms.layout).items():
+            self._layout[name] = replace(self._layout[name], row_shape=shape, dtype=dtype)
         self._text = {c.name: c.spec.dtype for c in choices if c.spec.is_text}
 
     @property
     def batch_bytes(self) -> int:
         """Bytes of one batch's streams; of ragged ones as if each place had one row."""
         return sum(layout.window_bytes for layout in self._layout.values()) * (self.rows.stop - self.rows.start)
+
+    def clear(self) -> None:
+        """Forget memory that is not in use."""
+        self.pool.clear()
+        self._row_pool.clear()
 
     # ---- plan ----
 
@@ -146,6 +155,14 @@ class BatchBuilder:
                 refs.start_B.copy(),
                 remaining=num_rows,
             )
+
+    def build(self, train_step: int, context: DecodeContext, *, tell_draws: bool = False) -> Job:
+        """Return the job of `train_step` with every row built, one after the other in this thread."""
+        job = self.open_job(train_step)
+        job.draws = {} if tell_draws else None
+        for b in range(job.num_rows):
+            self.build_row(job, b, context)
+        return job
 
     # ---- read ----
 
@@ -192,14 +209,37 @@ class BatchBuilder:
 
         With `on_error="substitute"` a window that fails is replaced by keyed draws; with `"raise"` the error goes out.
         """
+        if self.transforms is None:
+            self._fill_row(job, b, context, work, job.slots, b)
+            return
+        # Decoded beside the batch, since a transform may change shapes, and a failed one leaves nothing half done.
+        row = StreamSlots.empty_row(self.window.num_steps, self._decoded_layout, self._text, self._row_pool)
+        self._fill_row(job, b, context, work, row, 0)
+        with self.stats.timed("augment"):
+            self._transform(self.transforms, job, b, row)
+
+    def _transform(self, transforms: TransformChain, job: Job, b: int, row: StreamSlots) -> None:
+        """Run the transforms over the decoded row and write the batch's.
+
+        Outside the policy for bad windows: a transform that fails is a fault of the run's code, not of the data.
+        """
+        window_id, episode = int(job.window_id_B[b]), self.dataset.episode_key(int(job.episode_B[b]))
+        draws: list[Any] | None = None if job.draws is None else job.draws.setdefault(b, [])
+        with at(dataset=self.dataset.name, episode=episode, window_id=window_id, train_step=job.train_step):
+            transforms.write(row, job.slots, b, epoch=int(job.refs.epoch_B[b]), window_id=window_id, draws=draws)
+
+    def _fill_row(
+        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: StreamSlots, row: int
+    ) -> None:
+        """Decode window `b` of the job into `row` of `slots`, and write what does not come from streams."""
         if self.on_error == "raise":
-            self._write_row(job, b, self._guarded(job, b, context, work))
+            self._write_row(job, b, self._guarded(job, b, context, work, slots, row))
             return
         for attempt in range(MAX_ATTEMPTS + 1):
             window_id = int(job.window_id_B[b])
             if not self.quarantine.holds(window_id, job.train_step):
                 try:
-                    self._write_row(job, b, self._guarded(job, b, context, work))
+                    self._write_row(job, b, self._guarded(job, b, context, work, slots, row))
                     return
                 except TrajloadError as err:
                     self.quarantine.add(window_id, job.train_step, err)
@@ -218,13 +258,15 @@ class BatchBuilder:
             episode_1, start_1 = self.sampler.table.locate(np.array([replaced], dtype=np.int64))
             job.window_id_B[b], job.episode_B[b], job.start_B[b] = replaced, episode_1[0], start_1[0]
 
-    def _guarded(self, job: Job, b: int, context: DecodeContext, work: RowWork | None) -> RowWork:
+    def _guarded(
+        self, job: Job, b: int, context: DecodeContext, work: RowWork | None, slots: StreamSlots, row: int
+    ) -> RowWork:
         """Read (if need be) and decode row `b`; any failure comes out as a TrajloadError with its location."""
         try:
             if work is None:
                 work = self.read_row(job, b)
             with self.stats.timed("decode"):
-                self._decode(job, b, work, context)
+                self._decode(job, work, context, slots, row)
             return work
         except TrajloadError:
             raise
@@ -237,7 +279,7 @@ class BatchBuilder:
             ):
                 raise StageFailedError(f"building a window failed with {type(err).__name__}: {err}") from err
 
-    def _decode(self, job: Job, b: int, work: RowWork, context: DecodeContext) -> None:
+    def _decode(self, job: Job, work: RowWork, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         frames = 0
         with at(
             dataset=self.dataset.name,
@@ -248,7 +290,7 @@ class BatchBuilder:
             for stream in work.streams:
                 name = stream.choice.name
                 with at(stream=name, steps=self._steps(work.start), shard=stream.track.file if stream.track else None):
-                    frames += write_stream(job.slots, b, stream, self.window.pad, self.dataset.store, context)
+                    frames += write_stream(slots, row, stream, self.window.pad, self.dataset.store, context)
         self.stats.count(frames=frames, windows=1)
 
     def _write_row(self, job: Job, b: int, work: RowWork) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from trajload.align.places import Places, stream_places
+from trajload.augment.chain import TransformChain
+from trajload.augment.contract import Transform
+from trajload.collate.stream_slots import StreamLayout
+from trajload.decode import row_shape
 from trajload.errors import ConfigError
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
+from trajload.world import World
 
-__all__ = ["OnError", "StreamChoice", "choose_streams"]
+__all__ = ["OnError", "StreamChoice", "choose_streams", "config_json", "make_transforms", "stream_layout"]
+
+_PREFETCH_BYTES = 1 << 30
+_MAX_AUTO_DEPTH = 4
 
 OnError = Literal["raise", "substitute"]
 
@@ -80,6 +91,20 @@ def choose_streams(
     return tuple(out)
 
 
+def check_window(window: Window) -> Window:
+    """Return `window` if it is one, else raise ConfigError."""
+    if not isinstance(window, Window):
+        raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).")
+    return window
+
+
+def choose_world(rank: int | None, world_size: int | None) -> World:
+    """Return the ranks that were asked for, or those of the environment."""
+    if (rank is None) != (world_size is None):
+        raise ConfigError(f"rank={rank!r} and world_size={world_size!r}: give both or neither.")
+    return World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
+
+
 def _check_keys(choices: Iterable[StreamChoice]) -> None:
     """Refuse a stream whose name is the key of what another stream asks for, such as 'imu_age_ns'."""
     names = {choice.name for choice in choices}
@@ -103,7 +128,11 @@ def check_on_error(on_error: str) -> OnError:
 
 
 def config_json(
-    choices: Iterable[StreamChoice], window: Window, sampler: Mapping[str, Any], on_error: str
+    choices: Iterable[StreamChoice],
+    window: Window,
+    sampler: Mapping[str, Any],
+    on_error: str,
+    transforms: TransformChain | None,
 ) -> dict[str, Any]:
     """Return the JSON-able configuration that decides batches; equal configurations give equal batches."""
     return {
@@ -112,5 +141,75 @@ def config_json(
         "streams": {
             choice.name: {**choice.request.to_json(), "kind": type(choice.request).__name__} for choice in choices
         },
-        "on_error": on_error,
+        "on_error": check_on_error(on_error),
+        # Absent without transforms, so that states from before there were any still load.
+        **({"transforms": transforms.config} if transforms is not None else {}),
     }
+
+
+def stream_layout(choices: Iterable[StreamChoice]) -> dict[str, StreamLayout]:
+    """Return what a decoded window looks like: each picture and signal stream."""
+    return {
+        c.name: StreamLayout(
+            *row_shape(c.spec, c.request),
+            num_places=c.places.num_places,
+            has_age=c.request.age,
+            is_ragged=c.request.align == "interval",
+        )
+        for c in choices
+        if not c.spec.is_text
+    }
+
+
+def make_transforms(
+    transforms: Iterable[Transform], choices: Iterable[StreamChoice], seed: int
+) -> TransformChain | None:
+    """Return the transforms bound to the streams of the batch, None if there are none; ConfigError if they do not fit.
+
+    Ragged streams pass by them: how many rows there are at each place is known only once a window is planned.
+    """
+    choices = tuple(choices)
+    layout = stream_layout(choices)
+    ragged = [name for name, stream in layout.items() if stream.is_ragged]
+    chain = TransformChain(
+        transforms,
+        {c.name: c.spec for c in choices if c.name not in ragged},
+        {name: (stream.row_shape, stream.dtype) for name, stream in layout.items() if name not in ragged},
+        seed,
+        passed_by=ragged,
+    )
+    return chain if chain.transforms else None
+
+
+def check_train_step(train_step: int) -> int:
+    """Return a train_step, else raise ConfigError."""
+    if isinstance(train_step, bool) or not isinstance(train_step, (int, np.integer)) or train_step < 0:
+        raise ConfigError(f"train_step={train_step!r} is invalid: expected an int of at least 0.")
+    return int(train_step)
+
+
+def check_workers(num_workers: int | None) -> int:
+    """Return the number of decoder threads."""
+    if num_workers is None:
+        # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
+        raise ConfigError(f"num_workers={num_workers!r} is invalid: expected an int of at least 0, or None.")
+    return int(num_workers)
+
+
+def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int) -> tuple[int, str]:
+    """Return the number of train_steps in the works, and why."""
+    if prefetch != "auto":
+        if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < 1:
+            raise ConfigError(f"prefetch={prefetch!r} is invalid: expected 'auto' or an int of at least 1.")
+        return int(prefetch), "asked for"
+    if num_workers == 0:
+        return 1, "no workers"
+    fits = _PREFETCH_BYTES // max(batch_bytes, 1)
+    # Two keep workers busy while the consumer holds one; more absorb batches that decode slowly.
+    depth = int(max(2, min(_MAX_AUTO_DEPTH, fits)))
+    return (
+        depth,
+        f"auto: {_MAX_AUTO_DEPTH} at most, {fits} batches of {batch_bytes} bytes fit in {_PREFETCH_BYTES} bytes",
+    )

@@ -74,9 +74,16 @@ def differing_fields(saved: Mapping[str, Any], current: Mapping[str, Any], prefi
             lines.append(f"{name}: saved absent, here {current[key]!r}")
         elif isinstance(saved[key], Mapping) and isinstance(current[key], Mapping):
             lines += differing_fields(saved[key], current[key], f"{name}.")
+        elif _are_objects(saved[key]) and _are_objects(current[key]) and len(saved[key]) == len(current[key]):
+            for i, (before, here) in enumerate(zip(saved[key], current[key], strict=True)):
+                lines += differing_fields(before, here, f"{name}[{i}].")
         elif saved[key] != current[key]:
             lines.append(f"{name}: saved {saved[key]!r}, here {current[key]!r}")
     return lines
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, Mapping) for item in value)
 
 
 def check_state(
@@ -98,11 +105,12 @@ def check_state(
         ResumeError: The state is of another version, lacks a field, or differs; every differing field is named.
         ConfigError: `allow` names an unknown field.
     """
-    unknown = [name for name in allow if name not in config and name != "manifests"]
+    # A field that only the state has may be allowed to differ, too: the transforms of a run that goes on without.
+    saved = state.get("config") if isinstance(state, Mapping) else None
+    known = {*config, *(saved if isinstance(saved, Mapping) else ()), "manifests"}
+    unknown = [name for name in allow if name not in known]
     if unknown:
-        raise ConfigError(
-            f"allow={sorted(unknown)!r} names no field: expected some of {sorted([*config, 'manifests'])!r}."
-        )
+        raise ConfigError(f"allow={sorted(unknown)!r} names no field: expected some of {sorted(known)!r}.")
     if not isinstance(state, Mapping):
         raise ResumeError(f"the state is a {type(state).__name__}: expected the dict that state_dict() returned.")
     version = state.get("format_version")
@@ -125,7 +133,7 @@ def check_state(
             f"manifests: saved {_digests(state['manifests'])}, here {_digests(manifests)} (another dataset or version)"
         )
     here = {key: _short(value) for key, value in config.items()}
-    lines += [line for line in differing_fields(state["config"], here) if line.split(":")[0].split(".")[0] not in allow]
+    lines += [line for line in differing_fields(state["config"], here) if _top_field(line) not in allow]
     if not lines and not allow and state["config_digest"] != canonical_digest(config):
         lines.append("config_digest: the fields agree but not their digest; the state was edited or damaged")
     if lines:
@@ -174,6 +182,11 @@ def _is_rows(value: Any, types: tuple[type, ...]) -> bool:
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _top_field(line: str) -> str:
+    """Return 'transforms' of 'transforms[1].size: saved ...'."""
+    return line.split(":")[0].split(".")[0].split("[")[0]
 
 
 def _digests(manifests: Collection[Any]) -> str:

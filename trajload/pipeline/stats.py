@@ -11,7 +11,7 @@ from trajload.storage.locks import ForkLock
 
 __all__ = ["STAGES", "StageStats"]
 
-STAGES = ("plan", "read", "decode", "collate", "wait")
+STAGES = ("plan", "read", "decode", "augment", "collate", "wait")
 """`wait` is the time that the consumer was blocked in next(); the others are work, and overlap."""
 
 

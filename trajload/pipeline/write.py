@@ -10,7 +10,7 @@ import numpy as np
 
 from trajload.align.clocked import mix_rows
 from trajload.align.rows import rows_to_zero
-from trajload.collate.slots import BatchSlots
+from trajload.collate.stream_slots import StreamSlots
 from trajload.decode import DecodeContext, decode_rows, read_text, row_shape
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.rowplan import StreamRows
@@ -36,7 +36,7 @@ class StreamWork:
 
 
 def write_stream(
-    slots: BatchSlots, b: int, work: StreamWork, pad: Pad, store: ByteStore, context: DecodeContext
+    slots: StreamSlots, b: int, work: StreamWork, pad: Pad, store: ByteStore, context: DecodeContext
 ) -> int:
     """Write one stream of row `b`, with its masks, and return how many pictures were asked for."""
     name, spec, request = work.choice.name, work.choice.spec, work.choice.request
@@ -44,8 +44,8 @@ def write_stream(
     if track is None or planned is None:
         slots.set_missing(name, b)
         return 0
-    # A window that failed before may have left the mask set in this row.
-    slots.is_missing[name][b] = False
+    # A window that failed before may have left its masks set in this row.
+    slots.begin_row(name, b)
     rows, clocked = planned.rows, planned.clocked
     if spec.is_text:
         slots.set_text(name, b, read_text(track, int(rows[0]), work.blobs, spec=spec, context=context))

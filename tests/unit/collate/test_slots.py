@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots
+from trajload.collate.stream_slots import StreamSlots
 from trajload.errors import ConfigError
 
 LAYOUT = {"cam": ((3, 4, 5), "uint8"), "action": ((2,), np.float32), "reward": ((), np.dtype("float64"))}
@@ -194,3 +196,58 @@ def test_slots_of_no_rows_make_an_empty_batch() -> None:
     assert tuple(batch["cam"].shape) == (0, 2, 3, 4, 5)  # type: ignore[union-attr]
     assert batch["task"] == []
     assert len(batch.digest()) == 32
+
+
+# ---- one window on its way through transforms ----
+
+
+def row_of(pool: TensorPool) -> StreamSlots:
+    layout = {"cam": ((3, 2, 2), np.uint8), "action": ((2,), np.float32)}
+    row = StreamSlots.empty_row(3, layout, {"task": "str", "meta": "json"}, pool)
+    row.values["cam"][0], row.values["action"][0] = 9, 1.5
+    return row
+
+
+def test_window_shows_a_row_as_views_and_copies_of_objects() -> None:
+    """Arrays are written through; a JSON object that others may share is not."""
+    row = row_of(TensorPool(max_free=1))
+    shared = {"goal": [1, 2]}
+    row.set_text("meta", 0, shared)
+    window = row.window(0)
+    assert set(window) == {
+        *("cam", "action", "task", "meta", "cam_is_pad", "action_is_pad"),
+        *(f"{name}_is_missing" for name in ("cam", "action", "task", "meta")),
+    }
+    window["cam"][1] = 4
+    window["meta"]["goal"].append(3)
+    assert row.values["cam"][0, 1, 0, 0, 0] == 4
+    assert shared == {"goal": [1, 2]}
+
+
+def test_set_window_writes_a_row_and_zeroes_what_has_no_data() -> None:
+    """Values, masks and text arrive; steps without data are zeros whatever the window holds there."""
+    row = row_of(TensorPool(max_free=1))
+    row.zero("action", 0, np.array([False, False, True]))
+    window = row.window(0)
+    window["action"][...] = 7
+    window["cam_is_pad"][1] = True
+    window["task"] = "lift"
+    out = BatchSlots.allocate(
+        2, 3, {"cam": ((3, 2, 2), np.uint8), "action": ((2,), np.float32)}, {"task": "str", "meta": "json"}
+    )
+    out.set_window(1, window, {name: is_zero[0] for name, is_zero in row.is_zero.items()})
+    assert out.values["action"][1, :, 0].tolist() == [7, 7, 0]
+    assert (out.values["cam"][1] == 9).all()
+    assert out.is_pad["cam"][1].tolist() == [False, True, False]
+    assert out.text["task"] == ["", "lift"]
+
+
+def test_begin_row_forgets_the_window_before() -> None:
+    """A row written anew is neither missing nor without data."""
+    row = row_of(TensorPool(max_free=1))
+    row.set_missing("cam", 0)
+    assert row.is_missing["cam"][0] and row.is_zero["cam"][0].all()
+    row.begin_row("cam", 0)
+    assert not row.is_missing["cam"][0] and not row.is_zero["cam"].any()
+    row.begin_row("task", 0)
+    assert not row.is_missing["task"][0]

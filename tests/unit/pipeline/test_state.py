@@ -123,3 +123,29 @@ def test_differing_fields_of_equal_values_is_empty() -> None:
     """The diff is empty exactly for equal configurations."""
     assert differing_fields(CONFIG, json.loads(json.dumps(CONFIG))) == []
     assert differing_fields({"a": 1}, {"b": 1}) == ["a: saved 1, here absent", "b: saved absent, here 1"]
+
+
+def test_objects_of_a_list_are_compared_one_by_one() -> None:
+    """A list of the same length names the entry and its field; another length is told as a whole."""
+    saved = {"transforms": [{"name": "A", "p": 1}, {"name": "B"}]}
+    assert differing_fields(saved, {"transforms": [{"name": "A", "p": 2}, {"name": "B"}]}) == [
+        "transforms[0].p: saved 1, here 2"
+    ]
+    assert differing_fields(saved, {"transforms": [{"name": "A", "p": 1}]})[0].startswith("transforms: saved [{'name'")
+
+
+def test_field_that_only_the_state_has_may_be_allowed() -> None:
+    """A run may go on without what it had, if that is named; a damaged state is still refused as such."""
+    more = make_state(
+        config={**CONFIG, "transforms": [{"name": "A"}]},
+        manifests=MANIFESTS,
+        train_step=3,
+        pending=(3, 3),
+        quarantine=[],
+        topology={},
+    )
+    with pytest.raises(ResumeError, match=r"transforms: saved .* here absent"):
+        check_state(more, config=CONFIG, manifests=MANIFESTS)
+    assert check_state(more, config=CONFIG, manifests=MANIFESTS, allow=("transforms",)) == 3
+    with pytest.raises(ResumeError, match=r"config is 3"):
+        check_state({**more, "config": 3}, config=CONFIG, manifests=MANIFESTS)
