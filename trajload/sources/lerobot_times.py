@@ -44,6 +44,8 @@ class StepTimes:
         if time_N is None or self._is_uniform(time_N):
             self._which_E[episode] = _UNIFORM
             return self.clock.times_ns(steps)
+        if self._which_E[episode] == _UNKNOWN:
+            _check_not_falling(time_N)
         self._which_E[episode] = _COLUMN
         return np.rint(time_N.astype(np.float64)[steps] * 1e9).astype(np.int64)
 
@@ -55,3 +57,14 @@ class StepTimes:
         # float32 seconds are coarser than 1 ms after some four hours: their own rounding is no deviation.
         slack_N = np.maximum(MAX_DEVIATION_S, np.spacing(np.abs(time_N)).astype(np.float64))
         return bool((np.abs(time_N.astype(np.float64) - due_N) <= slack_N).all())
+
+
+def _check_not_falling(time_N: np.ndarray) -> None:
+    """Refuse rows that run backwards: row i would not be step i, and frames would belong to other rows."""
+    falls = np.flatnonzero(np.diff(time_N) < 0)
+    if falls.size:
+        row = int(falls[0])
+        raise SourceError(
+            f"timestamps fall at step {row + 1}: got {time_N[row + 1]} s after {time_N[row]} s, expected rising times. The rows of "
+            "the episode are out of order, or two recordings were joined: sort or split them."
+        )

@@ -69,3 +69,13 @@ def test_uniform_episode_is_read_once():
     for _ in range(3):
         clock.times_ns(0, np.array([4]), column)
     assert len(reads) == 1
+
+
+def test_rows_in_falling_order_are_refused_naming_the_step() -> None:
+    """Row i would not be step i: no data are better than data under other times."""
+    times = StepTimes(Fraction(10), 2)
+    falling = np.array([0.0, 0.1, 0.3, 0.2], dtype=np.float32)
+    with pytest.raises(SourceError, match=r"timestamps fall at step 3: got 0\.2\d* s after 0\.3\d* s"):
+        times.times_ns(0, np.arange(4), lambda: falling)
+    equal = np.array([0.0, 0.5, 0.5, 0.6])
+    assert times.times_ns(1, np.arange(4), lambda: equal).tolist() == [0, 500_000_000, 500_000_000, 600_000_000]
