@@ -41,7 +41,6 @@ Encoding = Literal["npy", "npy.zst", "jpg", "png", "mp4", "mkv", "json", "txt", 
 
 VIDEO_ENCODINGS = ("mp4", "mkv")
 IMAGE_ENCODINGS = ("jpg", "png")
-TEXT_ENCODINGS = ("json", "txt")
 RESERVED_NAMES = frozenset(
     [
         "is_first",
