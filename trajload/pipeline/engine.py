@@ -11,9 +11,9 @@ from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
-from trajload.sampling.assign import rank_rows
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
@@ -47,6 +47,7 @@ class Engine:
         on_error: config.OnError,
         num_workers: int | None,
         prefetch: int | Literal["auto"],
+        load_weights: LoadWeights,
     ) -> None:
         self.window = config.check_window(window)
         self.streams = config.choose_streams(dataset, streams, window)
@@ -54,11 +55,15 @@ class Engine:
         self.sampler = Sampler(
             table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
-        self.rows = rank_rows(global_batch_size, world)
+        self.load_table = load_table(load_weights)
+        costs = window_costs(self.load_table, dataset, self.streams)
+        self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
         self.quarantine, self.stats = Quarantine(), StageStats()
         chain = config.make_transforms(transforms, self.streams, self.sampler.seed)
         source = SourceRows(dataset, window, self.streams, self.sampler, self.stats, chain)
-        self.builder = BatchBuilder([source], self.sampler, self.rows, on_error, self.quarantine, self.stats)
+        self.builder = BatchBuilder(
+            [source], self.sampler, self.split.even, on_error, self.quarantine, self.stats, self.split.rows
+        )
         decides = {**self.sampler.config_json(), **chosen}
         self.config = config.config_json(self.streams, window, decides, on_error, chain)
         self.manifests: list[tuple[int, str]] = [(0, dataset.digest)]
@@ -74,6 +79,11 @@ class Engine:
             depth=self.depth,
             num_decoders=self.num_workers,
         )
+
+    @property
+    def cost_table_digest(self) -> str | None:
+        """Digest of the load weights, None without."""
+        return None if self.load_table is None else self.load_table.digest
 
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""
