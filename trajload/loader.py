@@ -85,23 +85,15 @@ class Loader:
     ) -> None:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-        self._engine = Engine(
-            self.dataset,
-            window=window,
-            streams=streams,
-            episodes=episodes,
-            transforms=transforms,
-            order=order,
-            seed=seed,
-            global_batch_size=global_batch_size,
-            num_epochs=num_epochs,
-            drop_last=drop_last,
-            world=self.world,
-            on_error=on_error,
-            num_workers=num_workers,
-            prefetch=prefetch,
-            load_weights=load_weights,
-        )
+        arguments: dict[str, Any] = {
+            **{"window": window, "streams": streams, "episodes": _kept(episodes), "transforms": _kept(transforms)},
+            **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
+            **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights},
+            **{"num_workers": num_workers, "prefetch": prefetch},
+        }
+        self._engine = Engine(self.dataset, world=self.world, **arguments)
+        self.arguments = {"dataset": self.dataset, "rank": rank, "world_size": world_size, **arguments}
+        """What the loader was built from: `Loader(**arguments)` gives the same batches."""
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0
         self._prefetcher: Prefetcher | None = None
@@ -135,16 +127,20 @@ class Loader:
         return self._engine.sampler.num_windows
 
     @property
+    def num_train_steps(self) -> int | None:
+        """Train_steps of the whole run; None without `num_epochs`."""
+        return self._engine.sampler.num_train_steps
+
+    @property
     def steps_per_epoch(self) -> float:
         """Train_steps of one epoch; not whole where batches run across epoch ends."""
         return self.num_windows / self.global_batch_size
 
     def __len__(self) -> int:
         """Train_steps of the whole run; TypeError without `num_epochs`."""
-        num_train_steps = self._engine.sampler.num_train_steps
-        if num_train_steps is None:
+        if self.num_train_steps is None:
             raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
-        return num_train_steps
+        return self.num_train_steps
 
     def __repr__(self) -> str:
         return (
@@ -282,8 +278,19 @@ class Loader:
             "dataset (which can be pickled) and state_dict()."
         )
 
+    def as_dataloader(self, **options: Any) -> TrajDataLoader:
+        """Return a `torch.utils.data.DataLoader` of these batches; see `trajload.interop.dataloader.TrajDataLoader`."""
+        from trajload.interop.dataloader import TrajDataLoader
+
+        return TrajDataLoader(self, **options)
+
     def __enter__(self) -> Loader:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _kept(value: Any) -> Any:
+    """Return `value`, or what an iterator yields as a list, so that it can be read again."""
+    return list(value) if isinstance(value, Iterator) else value
