@@ -16,6 +16,9 @@ MAX_STATE_BYTES = 4096
 _LONGEST_VALUE = 1200
 """A configuration value longer than this (JSON characters) stands in the state as its digest."""
 
+_LONGEST_FIELD = 24
+"""A longer field of one of many sources stands there as '#' and the start of its digest."""
+
 _REQUIRED = ("format_version", "manifests", "config", "config_digest", "cursor", "pending", "quarantine")
 
 
@@ -28,6 +31,21 @@ def _short(value: Any) -> Any:
     if len(json.dumps(value)) <= _LONGEST_VALUE:
         return value
     return {"digest": canonical_digest(value)}
+
+
+def _shortened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration as it stands in a state. Sources of a mixture keep their short fields where all are long."""
+    out = {key: _short(value) for key, value in config.items()}
+    if "digest" in (out.get("sources") or ()):
+        out["sources"] = {name: _brief_fields(source) for name, source in config["sources"].items()}
+    return out
+
+
+def _brief_fields(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        field: value if len(json.dumps(value)) <= _LONGEST_FIELD else f"#{canonical_digest(value)[:12]}"
+        for field, value in source.items()
+    }
 
 
 def make_state(
@@ -52,7 +70,7 @@ def make_state(
     return {
         "format_version": STATE_VERSION,
         "manifests": [list(pair) for pair in manifests],
-        "config": {key: _short(value) for key, value in config.items()},
+        "config": _shortened(config),
         "config_digest": canonical_digest(config),
         "cursor": {"train_step": train_step},
         "rng": {},
@@ -129,10 +147,8 @@ def check_state(
     _check_types(state)
     lines = []
     if "manifests" not in allow and [list(pair) for pair in state["manifests"]] != [list(pair) for pair in manifests]:
-        lines.append(
-            f"manifests: saved {_digests(state['manifests'])}, here {_digests(manifests)} (another dataset or version)"
-        )
-    here = {key: _short(value) for key, value in config.items()}
+        lines += _differing_manifests(state["manifests"], manifests, list(config.get("sources", ())))
+    here = _shortened(config)
     lines += [line for line in differing_fields(state["config"], here) if _top_field(line) not in allow]
     if not lines and not allow and state["config_digest"] != canonical_digest(config):
         lines.append("config_digest: the fields agree but not their digest; the state was edited or damaged")
@@ -190,6 +206,17 @@ def _brief(value: Any) -> str:
 def _top_field(line: str) -> str:
     """Return 'transforms' of 'transforms[1].size: saved ...'."""
     return line.split(":")[0].split(".")[0].split("[")[0]
+
+
+def _differing_manifests(saved: list[Any], here: list[tuple[int, str]], sources: list[str]) -> list[str]:
+    """Return a line for each source of a mixture that differs, or one for all."""
+    if len(saved) != len(here) or len(sources) != len(here):
+        return [f"manifests: saved {_digests(saved)}, here {_digests(here)} (another dataset or version)"]
+    return [
+        f"manifests: source {name!r}: saved {_digests([a])}, here {_digests([b])} (another dataset or version)"
+        for name, a, b in zip(sources, saved, here, strict=True)
+        if list(a) != list(b)
+    ]
 
 
 def _digests(manifests: Collection[Any]) -> str:

@@ -17,12 +17,24 @@ import numpy as np
 
 from trajload.errors import ConfigError
 
-__all__ = ["Cells", "choose_quotas"]
+__all__ = ["Cells", "check_stretch_steps", "choose_quotas"]
 
 _LONGEST_EXACT = 16
 _ROUNDED_STEPS = 8
 _MAX_STEPS = 2**12
 _TOLERANCE = Fraction(1, 10**9)
+
+
+def check_stretch_steps(stretch_steps: int | None) -> int | None:
+    """Return `stretch_steps` if it is None or an int in [1, 2**12], else raise ConfigError."""
+    if stretch_steps is None:
+        return None
+    is_int = isinstance(stretch_steps, (int, np.integer)) and not isinstance(stretch_steps, bool)
+    if not is_int or not 1 <= stretch_steps <= _MAX_STEPS:
+        raise ConfigError(
+            f"stretch_steps={stretch_steps!r} is invalid: expected an int with 1 <= stretch_steps <= {_MAX_STEPS}, or None."
+        )
+    return int(stretch_steps)
 
 
 def choose_quotas(
@@ -48,12 +60,7 @@ def choose_quotas(
     Raises:
         ConfigError: A share above 0 that gets no row of a stretch, or an unusable `stretch_steps`.
     """
-    if stretch_steps is not None:
-        is_int = isinstance(stretch_steps, (int, np.integer)) and not isinstance(stretch_steps, bool)
-        if not is_int or not 1 <= stretch_steps <= _MAX_STEPS:
-            raise ConfigError(
-                f"stretch_steps={stretch_steps!r} is invalid: expected an int with 1 <= stretch_steps <= {_MAX_STEPS}, or None."
-            )
+    check_stretch_steps(stretch_steps)
     if is_row_bound and stretch_steps not in (None, 1):
         raise ConfigError(
             f"stretch_steps={stretch_steps} does not go with order 'continuous', where a source stays on its rows: "
@@ -65,7 +72,9 @@ def choose_quotas(
         num_steps = int(stretch_steps)
     else:
         exact = (
-            p for p in range(1, _LONGEST_EXACT + 1) if all(_is_whole(s * p * global_batch_size) for row in share_FI for s in row)
+            p
+            for p in range(1, _LONGEST_EXACT + 1)
+            if all(_is_whole(s * p * global_batch_size) for row in share_FI for s in row)
         )
         num_steps = next(exact, _ROUNDED_STEPS)
     num_cells = num_steps * global_batch_size

@@ -30,7 +30,7 @@ from trajload.sampling.weights import Weight, weight_json, weight_phases
 from trajload.sampling.windows import WindowTable
 from trajload.types import Int64Array
 
-__all__ = ["By", "MixtureSampler", "MixturePart", "check_by", "source_seed"]
+__all__ = ["By", "MixturePart", "MixtureSampler", "check_by", "source_seed"]
 
 By = Literal["windows", "episodes"]
 
@@ -129,7 +129,8 @@ class MixtureSampler:
 
     def _sampler(self, source: int, order: OrderConfig, batch_size: int) -> Sampler:
         part = self._parts[source]
-        return Sampler(part.table, order=order, seed=self.seeds[source], global_batch_size=batch_size)
+        with at(dataset=part.name):
+            return Sampler(part.table, order=order, seed=self.seeds[source], global_batch_size=batch_size)
 
     # ---- train_steps ----
 

@@ -179,7 +179,12 @@ def test_a_changed_weight_at_s_changes_nothing_before_s(
         assert rows_of(changed.refs(before)) == rows_of(mixture.refs(before))
 
 
-@given(counts=COUNTS, other=COUNTS, name=st.sampled_from(["sequential", "shuffled", "interleaved"]), quota=st.integers(1, 7))
+@given(
+    counts=COUNTS,
+    other=COUNTS,
+    name=st.sampled_from(["sequential", "shuffled", "interleaved"]),
+    quota=st.integers(1, 7),
+)
 @settings(max_examples=60, deadline=None)
 def test_each_window_of_a_source_comes_once_in_each_of_its_epochs(
     counts: list[int], other: list[int], name: str, quota: int
@@ -338,9 +343,7 @@ def test_block_uses_of_a_rank_are_those_of_its_rows() -> None:
 def test_each_block_is_decoded_by_one_rank_in_a_mixture_of_three_sources(world_size: int) -> None:
     """At most 1.1 ranks need a block, over whole epochs of three sources with interleaved order."""
     counts = [[285] * 50, [120, 300] * 20, [90] * 60]
-    parts = [
-        part(n, w, c, "interleaved") for n, w, c in zip("abc", (0.5, 0.3, 0.2), counts, strict=True)
-    ]
+    parts = [part(n, w, c, "interleaved") for n, w, c in zip("abc", (0.5, 0.3, 0.2), counts, strict=True)]
     mixture = mixture_of(parts, 64)
     needed: set[tuple[int, int, int, int]] = set()
     for step in range(max(sum(c) for c in counts) // 32 + 1):
@@ -383,10 +386,18 @@ def test_seed_of_a_source_depends_on_its_name_alone() -> None:
         ([{0: 0.5, -1: 0.5}, 0.5], {}, r"source 'a' changes at -1: expected train_steps"),
         ([{0: 0.5, 2.0: 0.5}, 0.5], {}, r"source 'a' changes at 2\.0"),
         ([{0: 0.5, 3: -1}, 0.5], {}, r"weight=-1 of source 'a' from train_step 3 on is invalid"),
-        ([0.999, 0.001], {}, r"source 'b' gets no row: its share of 0\.001 .* is less than one in the 32 rows of a stretch of 8"),
+        (
+            [0.999, 0.001],
+            {},
+            r"source 'b' gets no row: its share of 0\.001 .* is less than one in the 32 rows of a stretch of 8",
+        ),
         ([0.999, 0.001], {}, r"smallest share possible here is 1/32 = 0\.0312\. Raise .*Mixture\(stretch_steps=250\)"),
         ([0.5, 0.5], {"by": "windos"}, r"Mixture\(by='windos'\) is unknown: expected 'windows'"),
-        ([0.5, 0.5], {"stretch_steps": 0}, r"stretch_steps=0 is invalid: expected an int with 1 <= stretch_steps <= 4096"),
+        (
+            [0.5, 0.5],
+            {"stretch_steps": 0},
+            r"stretch_steps=0 is invalid: expected an int with 1 <= stretch_steps <= 4096",
+        ),
         ([0.5, 0.5], {"global_batch_size": 0}, r"global_batch_size=0 is invalid"),
         ([0.5, 0.5], {"seed": "x"}, r"seed must be an int: got 'x'"),
     ],
