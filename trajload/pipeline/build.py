@@ -8,7 +8,7 @@ threads (`units`, `prefetch`) calls the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trajload.collate.batch import Batch
@@ -38,10 +38,11 @@ class BatchBuilder:
     Args:
         sources: What the rows come from: one dataset, or those of a mixture, numbered as `BatchRefs.source_B` says.
         sampler: Decides the windows of a train_step.
-        rows: This rank's rows of the global batch.
+        rows: This rank's rows of the global batch, without load weights.
         on_error: What a window that cannot be read does.
         quarantine: Windows known to be bad.
         stats: Counters.
+        rows_at: Train_step → this rank's rows, where they differ from batch to batch; None for `rows` always.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class BatchBuilder:
         on_error: OnError,
         quarantine: Quarantine,
         stats: StageStats,
+        rows_at: Callable[[int], slice] | None = None,
     ) -> None:
         self.sources = tuple(sources)
         self.sampler = sampler
         self.rows = rows
+        self.rows_at = rows_at or (lambda train_step: rows)
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
@@ -89,7 +92,7 @@ class BatchBuilder:
     def open_job(self, train_step: int) -> Job:
         """Decide the windows of `train_step` and allocate the batch's memory."""
         with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
-            refs = self.sampler.refs(train_step, self.rows)
+            refs = self.sampler.refs(train_step, self.rows_at(train_step))
             slots = BatchSlots.allocate(
                 len(refs),
                 self.num_steps,

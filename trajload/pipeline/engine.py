@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trajload.augment.contract import Transform
+from trajload.costs.table import CostTable
 from trajload.errors import ConfigError
 from trajload.pipeline import config as settings
 from trajload.pipeline.build import BatchBuilder
@@ -13,9 +14,9 @@ from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
-from trajload.sampling.assign import rank_rows
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
@@ -58,37 +59,40 @@ class Engine:
         on_error: settings.OnError,
         num_workers: int | None,
         prefetch: int | Literal["auto"],
+        load_weights: LoadWeights,
     ) -> None:
-        self.rows = rank_rows(global_batch_size, world)
         self.quarantine, self.stats = Quarantine(), StageStats()
+        self.load_table = load_table(load_weights)
+        costs = None
         if isinstance(dataset, Mixture):
-            _check_whole(dataset, episodes, num_epochs)
-            sources = self._mix(
-                dataset, mix(dataset, window=window, streams=streams, order=order, seed=seed, transforms=transforms),
-                window, global_batch_size, seed, on_error,
-            )  # fmt: skip
+            _check_whole(dataset, episodes, num_epochs, self.load_table)
+            mixed = mix(dataset, window=window, streams=streams, order=order, seed=seed, transforms=transforms)
+            self.window = window
+            sources = self._join(dataset, mixed, global_batch_size, seed, on_error)
         else:
             self.window = settings.check_window(window)
             self.streams = settings.choose_streams(dataset, streams, self.window)
             table, order, chosen = plan_windows(dataset, self.window, self.streams, order, episodes)
-            sampler = Sampler(
+            self.sampler = sampler = Sampler(
                 table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
             )  # fmt: skip
+            costs = window_costs(self.load_table, dataset, self.streams)
             chain = settings.make_transforms(transforms, self.streams, sampler.seed)
             sources = [SourceRows(dataset, self.window, self.streams, sampler, self.stats, chain)]
-            self.sampler = sampler
             decides = {**sampler.config_json(), **chosen}
             self.config = settings.config_json(self.streams, self.window, decides, on_error, chain)
             self.manifests = [(0, dataset.digest)]
-        self.builder = BatchBuilder(sources, self.sampler, self.rows, on_error, self.quarantine, self.stats)
+        self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
+        self.builder = BatchBuilder(
+            sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, self.split.rows
+        )
         self.num_workers = settings.check_workers(num_workers)
         self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
 
-    def _mix(
+    def _join(
         self,
         mixture: Mixture,
         mixed: list[MixedSource],
-        window: Window | None,
         global_batch_size: int,
         seed: int,
         on_error: settings.OnError,
@@ -101,7 +105,7 @@ class Engine:
             global_batch_size=global_batch_size,
             stretch_steps=mixture.stretch_steps,
         )
-        self.window, self.sampler = window, sampler
+        self.sampler = sampler
         self.streams = (*mixed[0].choices, *mixed[0].absent)
         decides = sampler.config_json()
         for source in mixed:
@@ -134,6 +138,11 @@ class Engine:
             num_decoders=self.num_workers,
         )
 
+    @property
+    def cost_table_digest(self) -> str | None:
+        """Digest of the load weights, None without."""
+        return None if self.load_table is None else self.load_table.digest
+
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""
         stop = self.sampler.num_train_steps
@@ -160,7 +169,9 @@ class Engine:
         }
 
 
-def _check_whole(mixture: Mixture, episodes: EpisodeChoice, num_epochs: int | None) -> None:
+def _check_whole(
+    mixture: Mixture, episodes: EpisodeChoice, num_epochs: int | None, load_table: CostTable | None
+) -> None:
     """Refuse what is meant for one dataset."""
     if episodes is not None:
         raise ConfigError(
@@ -171,4 +182,8 @@ def _check_whole(mixture: Mixture, episodes: EpisodeChoice, num_epochs: int | No
         raise ConfigError(
             f"num_epochs={num_epochs!r} does not go with a mixture: its {len(mixture)} sources end their epochs at different "
             "train_steps. Leave it out, and count train_steps: itertools.islice(loader, num_train_steps)."
+        )
+    if load_table is not None:
+        raise ConfigError(
+            "load_weights= does not go with a mixture: a cost table is of one dataset. Leave it out; ranks are of even size."
         )

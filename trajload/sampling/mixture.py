@@ -132,6 +132,11 @@ class MixtureSampler:
         with at(dataset=part.name):
             return Sampler(part.table, order=order, seed=self.seeds[source], global_batch_size=batch_size)
 
+    @property
+    def has_lanes(self) -> bool:
+        """Whether rows of some source go on from batch to batch, so that they must stay on their rank."""
+        return any(_depends_on_batch(order) for order in self.orders)
+
     # ---- train_steps ----
 
     def check_train_step(self, train_step: int) -> int:
