@@ -56,5 +56,5 @@ def _describe(choice: StreamChoice, layout: StreamLayout | None) -> str:
 
 
 def _cure(choice: StreamChoice) -> str:
-    size = "one size (tl.Image(size=...)), " if choice.spec.is_picture else ""
-    return f"Ask for {size}the same steps and settings, rename one of them with tl.Source(rename=...), or leave it out."
+    how = "one size (tl.Image(size=...))" if choice.spec.is_picture else "float32 (a tl.Normalizer in each tl.Source)"
+    return f"Ask for {how}, the same steps and settings, rename one of them with tl.Source(rename=...), or leave it out."

@@ -74,7 +74,7 @@ def loader_of(sources: dict[str, Any], **more: Any) -> tl.Loader:
             ["action"],
             ["action"],
             r"batch key 'action' cannot be collated: source 'x' gives float32 signals \(2,\) at 3 places, source 'y' float64 "
-            r"signals \(3,\) at 3 places\. Ask for the same steps and settings, rename one of them",
+            r"signals \(3,\) at 3 places\. Ask for float32 \(a tl\.Normalizer in each tl\.Source\), the same steps and settings, rename one of them",
         ),
         (["note"], ["note"], r"'note' cannot be collated: source 'x' gives text, source 'y' float32 signals \(1,\)"),
     ],
