@@ -69,6 +69,15 @@ CASES: list[Case] = [
             source("b", {0: "1/2", 5: "1/3"}, [8, 30], "shuffled/1"),
         ],
     },
+    {
+        "seed": 11,
+        "global_batch_size": 8,
+        "by": "windows",
+        "sources": [
+            source("a", {0: "1/2", 5: "7/10", 8: "5/7", 31: "7/10"}, [60, 45], "interleaved/1"),
+            source("b", {0: "1/2", 5: "3/10", 8: "2/7", 31: "3/10"}, [70, 3], "shuffled/1"),
+        ],
+    },
 ]
 TRAIN_STEPS = (0, 1, 2, 4, 5, 6, 7, 8, 13, 29, 30, 31, 50, 1000, 1001, 10**9, 10**15 + 3)
 
@@ -92,13 +101,12 @@ def quotas_of(shares: list[Fraction], num_cells: int) -> list[int]:
     return quotas
 
 
-def stretch_of(case: Case) -> int:
-    """Return the train_steps of a stretch."""
+def stretch_of(case: Case, begin: int) -> int:
+    """Return the train_steps of a stretch from a train_step on."""
     if any(one["order"] == "continuous/1" for one in case["sources"]):
         return 1
-    begins = {int(step) for one in case["sources"] for step in one["weights"]}
     for steps in range(1, 17):
-        if all((s * steps * case["global_batch_size"]).denominator == 1 for b in begins for s in shares_of(case, b)):
+        if all((share * steps * case["global_batch_size"]).denominator == 1 for share in shares_of(case, begin)):
             return steps
     return 8
 
@@ -111,21 +119,23 @@ def cells_of(quotas: list[int], num_steps: int, size: int) -> list[list[int]]:
 
 def mixture_1(case: Case, train_steps: tuple[int, ...]) -> list[list[list[int]]]:
     """Return [source, epoch, window id] of each row of some train_steps."""
-    size, num_steps = case["global_batch_size"], stretch_of(case)
+    size = case["global_batch_size"]
     begins = sorted({int(step) for one in case["sources"] for step in one["weights"]})
     begins = [b for i, b in enumerate(begins) if i == 0 or shares_of(case, b) != shares_of(case, begins[i - 1])]
     base = [0] * len(case["sources"])
-    lanes_of: list[int | None] = [None] * len(base)
+    lanes_of: list[tuple[int, int] | None] = [None] * len(base)
     out: dict[int, list[list[int]]] = {}
     for number, begin in enumerate(begins):
+        num_steps = stretch_of(case, begin)
         quotas = quotas_of(shares_of(case, begin), num_steps * size)
         cells = cells_of(quotas, num_steps, size)
         for i, one in enumerate(case["sources"]):
             if quotas[i] and one["order"] in ("interleaved/1", "continuous/1"):
-                if lanes_of[i] not in (None, quotas[i]):
+                lanes = (quotas[i], lanes_per_cell(one, num_steps))
+                if lanes_of[i] not in (None, lanes):
                     num = num_windows_of(one)
                     base[i] = -(-base[i] // num) * num
-                lanes_of[i] = quotas[i]
+                lanes_of[i] = lanes
         end = begins[number + 1] if number + 1 < len(begins) else None
         for train_step in train_steps:
             if train_step < begin or (end is not None and train_step >= end):
@@ -149,6 +159,11 @@ def num_windows_of(one: Case) -> int:
     return sum(one["windows_of_episodes"])
 
 
+def lanes_per_cell(one: Case, num_steps: int) -> int:
+    """Return the lanes on each own row: what was asked for is on each row of the global batch."""
+    return max(1, -(-one["lanes_per_row"] // num_steps)) if one["order"] == "interleaved/1" else 1
+
+
 def window_of(case: Case, i: int, own: int, quota: int, num_steps: int) -> tuple[int, int]:
     """Return (epoch, window id) at a position of a source's own sequence."""
     one = case["sources"][i]
@@ -158,7 +173,7 @@ def window_of(case: Case, i: int, own: int, quota: int, num_steps: int) -> tuple
     if one["order"] in ("sequential/1", "shuffled/1"):
         function = definitions.shuffled_1 if one["order"] == "shuffled/1" else definitions.sequential_1
         return epoch, function(num_windows_of(one), seed, epoch, offset)
-    lanes = max(1, -(-one["lanes_per_row"] // num_steps))
+    lanes = lanes_per_cell(one, num_steps)
     layout = definitions.layout(
         [[num, 1] for num in one["windows_of_episodes"]], quota, one["block_windows"], lanes, 1, [1]
     )

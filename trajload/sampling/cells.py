@@ -38,22 +38,24 @@ def check_stretch_steps(stretch_steps: int | None) -> int | None:
 
 
 def choose_quotas(
-    share_FI: Sequence[Sequence[Fraction]],
+    share_I: Sequence[Fraction],
     global_batch_size: int,
     names: Sequence[str],
     *,
+    begin: int = 0,
     stretch_steps: int | None = None,
     is_row_bound: bool = False,
-) -> tuple[int, list[tuple[int, ...]]]:
-    """Return (P, quotas): the train_steps of a stretch, and for each phase the rows a stretch takes of each source.
+) -> tuple[int, tuple[int, ...]]:
+    """Return (P, quota_I) of a phase: the train_steps of a stretch, and the rows it takes of each source.
 
     P is the smallest up to 16 for which all shares come out whole. Where there is none it is 8, and shares are rounded
     by largest remainder, earlier sources first.
 
     Args:
-        share_FI: For each phase the share of rows of each source, with a sum of 1.
+        share_I: Share of rows of each source, with a sum of 1.
         global_batch_size: Rows of a train_step.
         names: Of the sources, for messages.
+        begin: First train_step of the phase, for messages.
         stretch_steps: P, where it is asked for.
         is_row_bound: Whether a source must stay on its rows, so that P is 1.
 
@@ -74,25 +76,21 @@ def choose_quotas(
         exact = (
             p
             for p in range(1, _LONGEST_EXACT + 1)
-            if all(_is_whole(s * p * global_batch_size) for row in share_FI for s in row)
+            if all(_is_whole(share * p * global_batch_size) for share in share_I)
         )
         num_steps = next(exact, _ROUNDED_STEPS)
     num_cells = num_steps * global_batch_size
-    quotas = [_rounded([share * num_cells for share in share_I]) for share_I in share_FI]
-    for share_I, quota_I in zip(share_FI, quotas, strict=True):
-        for name, share, quota in zip(names, share_I, quota_I, strict=True):
-            if share and not quota:
-                raise ConfigError(
-                    f"source {name!r} gets no row: its share of {float(share):.3g} of the windows is less than one in the "
-                    f"{num_cells} rows of a stretch of {num_steps} train_steps. The smallest share possible here is "
-                    f"1/{num_cells} = {1 / num_cells:.3g}. Raise its weight or global_batch_size, "
-                    + (
-                        "or leave it out."
-                        if is_row_bound
-                        else f"or pass Mixture(stretch_steps={min(_MAX_STEPS, -(-share.denominator // (share.numerator * global_batch_size)))})."
-                    )
-                )
-    return num_steps, quotas
+    quota_I = _rounded([share * num_cells for share in share_I])
+    for name, share, quota in zip(names, share_I, quota_I, strict=True):
+        if share and not quota:
+            enough = -(-share.denominator // (share.numerator * global_batch_size))
+            longer = "" if is_row_bound or enough > _MAX_STEPS else f", pass Mixture(stretch_steps={enough})"
+            raise ConfigError(
+                f"source {name!r} gets no row from train_step {begin} on: its share of {float(share):.3g} of the windows is "
+                f"less than one in the {num_cells} rows of a stretch of {num_steps} train_steps. The smallest share possible "
+                f"here is 1/{num_cells} = {1 / num_cells:.3g}. Raise its weight or global_batch_size{longer}, or leave it out."
+            )
+    return num_steps, quota_I
 
 
 def _is_whole(number: Fraction) -> bool:

@@ -88,7 +88,7 @@ class MixtureSampler:
             by: What weights are shares of: 'windows' drawn, or 'episodes' gone through.
             seed: The run's seed.
             global_batch_size: Windows per train_step over all ranks and sources.
-            stretch_steps: Train_steps in which shares come out exactly; None finds the least, up to 16.
+            stretch_steps: Train_steps in which shares come out exactly; None finds the least of each phase, up to 16.
 
         Raises:
             ConfigError: Weights that are unusable, or too small for the batch.
@@ -102,30 +102,37 @@ class MixtureSampler:
         self.global_batch_size = alone[0].global_batch_size  # checked
         self.num_windows = sum(sampler.num_windows for sampler in alone)
         size_I = [Fraction(1) if self.by == "windows" else _windows_per_episode(sampler) for sampler in alone]
-        self.stretch_steps, quotas = choose_quotas(
-            [_shares(phase.weights, size_I) for phase in weights],
-            self.global_batch_size,
-            self.names,
-            stretch_steps=stretch_steps,
-            is_row_bound=any(isinstance(part.order, Continuous) for part in parts),
-        )
-        self.orders = tuple(_own_order(part.order, self.stretch_steps) for part in parts)
-        samplers: dict[tuple[int, int], Sampler] = {}
-        for quota_I in quotas:
-            for i, quota in enumerate(quota_I):
-                if quota and (i, quota) not in samplers:
-                    known = [s for (j, _), s in samplers.items() if j == i and not _depends_on_batch(self.orders[i])]
-                    samplers[i, quota] = known[0] if known else self._sampler(i, self.orders[i], quota)
-        self.phases = make_phases(
-            [phase.begin for phase in weights],
-            [Cells(quota_I, self.stretch_steps) for quota_I in quotas],
-            samplers,
-        )
+        self.stretch_steps = stretch_steps
+        is_row_bound = any(isinstance(part.order, Continuous) for part in parts)
+        cells, samplers = [], []
+        known: dict[Any, Sampler] = {}
+        for phase in weights:
+            num_steps, quota_I = choose_quotas(
+                _shares(phase.weights, size_I),
+                self.global_batch_size,
+                self.names,
+                begin=phase.begin,
+                stretch_steps=stretch_steps,
+                is_row_bound=is_row_bound,
+            )
+            cells.append(Cells(quota_I, num_steps))
+            samplers.append([self._known(known, i, quota, num_steps) for i, quota in enumerate(quota_I)])
+        self.phases = make_phases([phase.begin for phase in weights], cells, samplers)
         self._begins = [phase.begin for phase in self.phases]
         self.samplers: tuple[Sampler, ...] = tuple(
-            next(sampler for (j, _), sampler in samplers.items() if j == i) for i in range(len(parts))
+            next(found for here in samplers if (found := here[i]) is not None) for i in range(len(parts))
         )
         """Of each source alone, with its own seed; under another quota its lanes may be others, never its windows."""
+
+    def _known(self, known: dict[Any, Sampler], source: int, quota: int, num_steps: int) -> Sampler | None:
+        """Return the sampler of a source under a quota, the same one where nothing that decides its order differs."""
+        if not quota:
+            return None
+        order = _own_order(self._parts[source].order, num_steps)
+        key = (source, quota, repr(order)) if _depends_on_batch(order) else source
+        if key not in known:
+            known[key] = self._sampler(source, order, quota)
+        return known[key]
 
     def _sampler(self, source: int, order: OrderConfig, batch_size: int) -> Sampler:
         part = self._parts[source]
@@ -135,7 +142,7 @@ class MixtureSampler:
     @property
     def has_lanes(self) -> bool:
         """Whether rows of some source go on from batch to batch, so that they must stay on their rank."""
-        return any(_depends_on_batch(order) for order in self.orders)
+        return any(_depends_on_batch(part.order) for part in self._parts)
 
     # ---- train_steps ----
 
@@ -201,7 +208,7 @@ class MixtureSampler:
         A row of a source whose order has no blocks is a use of its own: block and lane -1, beginning and ending there.
         Where weights change, uses may be cut off (an epoch that ends early) or go on on another row.
         """
-        if not any(isinstance(order, Interleaved) for order in self.orders) or not len(refs):
+        if not any(isinstance(part.order, Interleaved) for part in self._parts) or not len(refs):
             return None
         phase, parts = self.phase_of(refs.train_step), []
         first_row = int(refs.position_B[0] - refs.train_step * self.global_batch_size)
@@ -272,11 +279,11 @@ class MixtureSampler:
             "sources": {
                 part.name: {
                     "weight": weight_json(part.weight),
-                    "order": order.to_json(),
+                    "order": part.order.to_json(),
                     "num_windows": sampler.num_windows,
                     "window": part.table.window.to_json(),
                 }
-                for part, order, sampler in zip(self._parts, self.orders, self.samplers, strict=True)
+                for part, sampler in zip(self._parts, self.samplers, strict=True)
             },
         }
 

@@ -87,8 +87,8 @@ class Mixture:
             sources: Name → `Source`, or (dataset, weight). The order is that of the rows of a batch.
             by: What weights are shares of: 'windows' drawn, so that a batch has them as shares of its rows; or
                 'episodes' gone through, so that a source with long episodes has more rows.
-            stretch_steps: Train_steps in which shares come out exactly. None finds the least one up to 16; where none
-                makes them whole, shares are rounded to rows of 8 train_steps.
+            stretch_steps: Train_steps in which shares come out exactly. None finds the least one up to 16, anew where weights
+                change; where none makes them whole, shares are rounded to rows of 8 train_steps.
 
         Raises:
             ConfigError: No source, an unusable name, or weights that are negative or do not sum to 1.

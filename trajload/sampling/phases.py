@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trajload.sampling.cells import Cells
@@ -60,7 +60,7 @@ class Phase:
 
 
 def make_phases(
-    begins: Sequence[int], cells: Sequence[Cells], samplers: Mapping[tuple[int, int], Sampler]
+    begins: Sequence[int], cells: Sequence[Cells], samplers: Sequence[Sequence[Sampler | None]]
 ) -> tuple[Phase, ...]:
     """Return the phases, each source going on where it was.
 
@@ -69,14 +69,13 @@ def make_phases(
     Args:
         begins: First train_step of each phase, the first one 0.
         cells: Of each phase.
-        samplers: (source, quota) → the source's own sampler under that quota.
+        samplers: For each phase each source's own sampler, None where it has no cells.
     """
     num_sources = len(cells[0].quota_I)
     base_I = [0] * num_sources
     last: list[Sampler | None] = [None] * num_sources
     phases = []
-    for number, (begin, cell) in enumerate(zip(begins, cells, strict=True)):
-        here = tuple(samplers.get((i, quota)) for i, quota in enumerate(cell.quota_I))
+    for number, (begin, cell, here) in enumerate(zip(begins, cells, samplers, strict=True)):
         for i, sampler in enumerate(here):
             if sampler is None:
                 continue
@@ -88,6 +87,6 @@ def make_phases(
         if number + 1 < len(begins):
             num_stretches, rest = divmod(begins[number + 1] - begin, cell.num_steps)
             stop_I = [base_I[i] + num_stretches * cell.quota_I[i] + cell.before(rest, i) for i in range(num_sources)]
-        phases.append(Phase(begin, cell, here, tuple(base_I), tuple(stop_I)))
+        phases.append(Phase(begin, cell, tuple(here), tuple(base_I), tuple(stop_I)))
         base_I = [base if stop is None else stop for base, stop in zip(base_I, stop_I, strict=True)]
     return tuple(phases)
