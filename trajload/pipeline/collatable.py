@@ -57,4 +57,6 @@ def _describe(choice: StreamChoice, layout: StreamLayout | None) -> str:
 
 def _cure(choice: StreamChoice) -> str:
     how = "one size (tl.Image(size=...))" if choice.spec.is_picture else "float32 (a tl.Normalizer in each tl.Source)"
-    return f"Ask for {how}, the same steps and settings, rename one of them with tl.Source(rename=...), or leave it out."
+    return (
+        f"Ask for {how}, the same steps and settings, rename one of them with tl.Source(rename=...), or leave it out."
+    )
