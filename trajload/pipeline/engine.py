@@ -13,7 +13,7 @@ from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
-from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
@@ -61,7 +61,8 @@ class Engine:
         prefetch: int | Literal["auto"],
         load_weights: LoadWeights,
     ) -> None:
-        self.quarantine, self.stats = Quarantine(), StageStats()
+        most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
+        self.quarantine, self.stats = Quarantine(most), StageStats()
         self.load_table = load_table(load_weights)
         costs = None
         if isinstance(dataset, Mixture):
