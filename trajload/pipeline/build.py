@@ -89,10 +89,10 @@ class BatchBuilder:
 
     # ---- plan ----
 
-    def open_job(self, train_step: int) -> Job:
-        """Decide the windows of `train_step` and allocate the batch's memory."""
+    def open_job(self, train_step: int, rows: slice | None = None) -> Job:
+        """Decide the windows of `train_step` and allocate the batch's memory; for this rank's rows, or those given."""
         with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
-            refs = self.sampler.refs(train_step, self.rows_at(train_step))
+            refs = self.sampler.refs(train_step, self.rows_at(train_step) if rows is None else rows)
             slots = BatchSlots.allocate(
                 len(refs),
                 self.num_steps,
@@ -111,9 +111,11 @@ class BatchBuilder:
                 remaining=len(refs),
             )
 
-    def build(self, train_step: int, context: DecodeContext, *, tell_draws: bool = False) -> Job:
+    def build(
+        self, train_step: int, context: DecodeContext, *, tell_draws: bool = False, rows: slice | None = None
+    ) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""
-        job = self.open_job(train_step)
+        job = self.open_job(train_step, rows)
         job.draws = {} if tell_draws else None
         for b in range(job.num_rows):
             self.build_row(job, b, context)

@@ -106,10 +106,14 @@ def check_window(window: Window | None) -> Window:
     return window
 
 
-def choose_world(rank: int | None, world_size: int | None) -> World:
-    """Return the ranks that were asked for, or those of the environment."""
+def choose_world(rank: int | None, world_size: int | None, device_mesh: Any = None) -> World:
+    """Return the ranks that were asked for, or those of the mesh, or of the environment."""
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank!r} and world_size={world_size!r}: give both or neither.")
+    if device_mesh is not None:
+        if rank is not None:
+            raise ConfigError("device_mesh and rank= both say which rank this is: give one of them.")
+        return World.from_mesh(device_mesh)
     return World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
 
 

@@ -140,6 +140,11 @@ class Engine:
         )
 
     @property
+    def topology(self) -> dict[str, int]:
+        """Threads and read-ahead, as a state tells of them."""
+        return {"num_workers": self.num_workers, "prefetch": self.depth}
+
+    @property
     def cost_table_digest(self) -> str | None:
         """Digest of the load weights, None without."""
         return None if self.load_table is None else self.load_table.digest

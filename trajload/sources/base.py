@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from trajload.errors import ConfigError, WindowError
+from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import Track
 from trajload.spec import StreamSpec
 from trajload.storage import ByteStore
 from trajload.types import Int8Array, Int64Array
 
-__all__ = ["Dataset", "EpisodeInfo"]
+__all__ = ["Dataset", "EpisodeInfo", "reopened"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +143,21 @@ def episode_offsets(num_steps_E: Sequence[int] | Int64Array) -> Int64Array:
     out = np.zeros(len(num_steps_E) + 1, dtype=np.int64)
     np.cumsum(num_steps_E, out=out[1:])
     return out
+
+
+def reopened(kind: type[Dataset], arguments: Mapping[str, Any], name: str, digest: str) -> Dataset:
+    """Return a dataset opened again in another process: what a pickled one comes back as.
+
+    A dataset is sent as its path and digest, not as its tables: these would be megabytes for every worker.
+
+    Raises:
+        SourceError: The dataset was changed since it was pickled.
+    """
+    dataset = kind(**arguments)
+    dataset.name = name
+    if dataset.digest != digest:
+        raise SourceError(
+            f"dataset {name!r} at {dataset.path!r} has changed since this process was told of it: got digest "
+            f"{dataset.digest[:12]}…, expected {digest[:12]}…. Open it again and build a new loader."
+        )
+    return dataset

@@ -12,7 +12,7 @@ import numpy as np
 
 from trajload.errors import ConfigError, SourceError, WindowError, at
 from trajload.refs import TableTrack, Track, VideoIndex
-from trajload.sources.base import Dataset, EpisodeInfo
+from trajload.sources.base import Dataset, EpisodeInfo, reopened
 from trajload.sources.index_cache import IndexCache, default_cache_dir
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable, read_episodes
 from trajload.sources.lerobot_files import dataset_digest, present_data, present_video, scan_files
@@ -76,6 +76,10 @@ class LeRobotSource(Dataset):
         root = Path(path)
         self.path = str(root)
         self.name = name if name is not None else root.resolve().name
+        self._arguments = {
+            **{"path": str(root.absolute()), "cache_dir": cache_dir},
+            **{"missing": missing, "cache_bytes": cache_bytes},
+        }
         self.store = LocalStore(root)
         self.notes = []
         self._lock = ForkLock()
@@ -168,12 +172,8 @@ class LeRobotSource(Dataset):
         if self._indexes.problem is not None:
             self._add_note(Note("cache", self._indexes.problem))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = ForkLock()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reopened, (type(self), self._arguments, self.name, self.digest)
 
     def video_file(self, episode: int, stream: str) -> tuple[str, bool] | None:
         """Return the file of a camera in an episode, and whether it is the episode's alone; None where it is absent."""

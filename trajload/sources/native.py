@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from trajload.refs import ByteRange, Track
 from trajload.shards.index import ShardIndex
 from trajload.shards.layout import check_streams
 from trajload.shards.tracks import build_track
-from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets
+from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets, reopened
 from trajload.spec import UniformClock
 from trajload.storage import LocalStore
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer, is_lfs_pointer_file
@@ -97,12 +98,8 @@ class NativeDataset(Dataset):
         self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()
         self._lock = ForkLock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_indexes", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reopened, (type(self), {"path": os.path.abspath(self.path)}, self.name, self.digest)
 
     def _check_shard(self, entry: ShardEntry) -> None:
         size = self.store.size(entry.name)
