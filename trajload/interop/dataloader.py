@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TrajDataLoader"]
 
+_JOIN_TIMEOUT_S = 10.0
 _DECIDED = (
     "dataset",
     "batch_size",
@@ -171,7 +173,10 @@ class TrajDataLoader(DataLoader["Batch"]):
 
     def _stop(self, batches: Any) -> None:
         """End the workers of an iterator now, and not when the last reference to it goes."""
-        batches._shutdown_workers()
+        with suppress(RuntimeError):  # of torch's signal handler: a worker died, which is either known or does not matter now
+            batches._shutdown_workers()
+        for worker in batches._workers:
+            worker.join(_JOIN_TIMEOUT_S)
         if self._iterator is batches:
             self._iterator = None
 

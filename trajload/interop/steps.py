@@ -6,11 +6,13 @@ are computed, in the train_step. Why: docs/decisions/0100-train-steps-are-what-t
 
 from __future__ import annotations
 
+import multiprocessing.util
 import operator
 import os
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from trajload.errors import ConfigError
 from trajload.interop.recipe import LoaderRecipe
@@ -57,6 +59,9 @@ class TrainSteps(Dataset[Any]):
         """Return this process's own loader; a forked child does not use its parent's."""
         if self._loader is None or self._of_process != os.getpid():
             self._loader, self._of_process = self._recipe.build(), os.getpid()
+            if get_worker_info() is not None:
+                # Last of all that multiprocessing does at exit: queues that must be emptied are.
+                multiprocessing.util.Finalize(None, _leave, exitpriority=-1000)
         return self._loader
 
     def __len__(self) -> int:
@@ -77,3 +82,10 @@ class TrainSteps(Dataset[Any]):
         if self._loader is not None and self._of_process == os.getpid():
             self._loader.close()
         self._loader = None
+
+
+def _leave() -> None:
+    """End a worker process here. Interpreters that end while a queue's thread shares a tensor are aborted by torch."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
