@@ -140,14 +140,17 @@ def load_file(dataloader: Any, model: torch.nn.Module, path: Path) -> None:
 def save_dcp(dataloader: Any, model: torch.nn.Module, path: Path) -> None:
     from torch.distributed.checkpoint import save
 
-    save({"loader": dataloader.loader, "model": model.state_dict()}, checkpoint_id=str(path))
+    save({"loader": dataloader.loader, "model": bare(model).state_dict()}, checkpoint_id=str(path))
 
 
 def load_dcp(dataloader: Any, model: torch.nn.Module, path: Path) -> None:
     from torch.distributed.checkpoint import load
 
-    weights = {k: v for k, v in model.state_dict().items()}
-    load({"loader": dataloader.loader, "model": weights}, checkpoint_id=str(path))
+    load({"loader": dataloader.loader, "model": bare(model).state_dict()}, checkpoint_id=str(path))
+
+
+def bare(model: torch.nn.Module) -> torch.nn.Module:
+    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
 
 
 def through_threads(life: Life) -> None:
@@ -327,7 +330,8 @@ def free_port() -> int:
 def main() -> None:
     framework, dataset, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     lives, through, modules = THROUGH[framework]
-    for module in modules:
+    # DistributedDataParallel imports dynamo, which takes seconds in each process.
+    for module in ("torch._dynamo", *modules):
         __import__(module)
     torch.set_num_threads(1)
     for number, (world_size, killed_at) in enumerate(lives):

@@ -139,7 +139,7 @@ class TrajDataLoader(DataLoader["Batch"]):
             if here >= stop:
                 return
             batches = super().__iter__()
-            is_whole = False
+            is_sound = False
             try:
                 for train_step in range(here, stop):
                     item = self._transformed(self._received(batches, train_step))
@@ -148,9 +148,12 @@ class TrajDataLoader(DataLoader["Batch"]):
                     del item
                     if loader.claimed != claim:
                         break
-                is_whole = True
+                is_sound = True
+            except GeneratorExit:  # the consumer left the loop
+                is_sound = True
+                raise
             finally:
-                if not (is_whole and self.persistent_workers):
+                if not (is_sound and self.persistent_workers):
                     self._stop(batches)
                 del batches
             if loader.claimed == claim:

@@ -112,7 +112,7 @@ def _exchange(facts: Mapping[str, Any], group: Any, timeout_s: float) -> dict[in
             if rank not in found and store.check([f"{place}/{number}/{rank}"]):
                 found[rank] = json.loads(store.get(f"{place}/{number}/{rank}"))
         if len(found) == len(members):
-            return found
+            return dict(sorted(found.items()))
         if time.monotonic() > end:
             absent = [rank for rank in members if rank not in found]
             raise StageFailedError(
@@ -152,7 +152,7 @@ def compare_facts(facts: Mapping[int, Mapping[str, Any]]) -> None:
     if absent:
         held = ", ".join(f"{fact['rank']} (process {rank})" for rank, fact in facts.items())
         raise ConfigError(
-            f"data-parallel {_said(absent)} of world_size={size} belong to no process: the others hold {held}. Some rows of "
+            f"data-parallel {_said(absent)} of world_size={size} belong{'' if len(absent) > 1 else 's'} to no process: the others hold {held}. Some rows of "
             "every global batch would be lost, others loaded twice. Give every data-parallel rank to a process."
         )
 
