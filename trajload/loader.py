@@ -98,12 +98,8 @@ class Loader(LoaderFacts):
         self.world = config.choose_world(rank, world_size, device_mesh)
         self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
         arguments: dict[str, Any] = {
-            **{
-                "window": window,
-                "streams": _kept(streams),
-                "episodes": _kept(episodes),
-                "transforms": _kept(transforms),
-            },
+            **{"window": window, "streams": _kept(streams), "episodes": _kept(episodes)},
+            **{"transforms": _kept(transforms)},
             **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
             **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights},
             **{"num_workers": num_workers, "prefetch": prefetch},

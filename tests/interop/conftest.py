@@ -6,6 +6,7 @@ import importlib.util
 import json
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,8 @@ import trajload as tl
 
 HERE = Path(__file__).parent
 LIFE_TIMEOUT_S = 300
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+"""Of programs that tests start: this copy of trajload is the one they import."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,6 +57,12 @@ def want(make_loader: Callable[..., tl.Loader]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Environment for programs that tests start."""
+    return ENVIRONMENT
+
+
+@pytest.fixture(scope="session")
 def lives() -> ModuleType:
     """The module of lives.py."""
     spec = importlib.util.spec_from_file_location("lives", HERE / "lives.py")
@@ -72,14 +81,12 @@ def want_rows(lives: ModuleType, demo_dataset: Path) -> list[list[str]]:
 
 
 @pytest.fixture
-def live(
-    lives: ModuleType, want_rows: list[list[str]], demo_dataset: Path, tmp_path: Path
-) -> Callable[[str], None]:
+def live(lives: ModuleType, want_rows: list[list[str]], demo_dataset: Path, tmp_path: Path) -> Callable[[str], None]:
     """Run the lives of a framework, and check what each was given."""
 
     def run(framework: str) -> None:
         command = [sys.executable, str(HERE / "lives.py"), framework, str(demo_dataset), str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIFE_TIMEOUT_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIFE_TIMEOUT_S, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr[-6000:]
         saved = 0
         for number, (world_size, killed_at) in enumerate(lives.THROUGH[framework][0]):
@@ -87,7 +94,9 @@ def live(
             ranks = [[json.loads(line) for line in log] for log in logs]
             last = lives.LAST - 1 if killed_at is None else killed_at
             expected = list(range(saved, last + 1))
-            assert [[line["train_step"] for line in rank] for rank in ranks] == [expected] * world_size, f"life {number}"
+            assert [[line["train_step"] for line in rank] for rank in ranks] == [expected] * world_size, (
+                f"life {number}"
+            )
             for i, train_step in enumerate(expected):
                 rows = [row for rank in ranks for row in rank[i]["rows"]]
                 assert rows == want_rows[train_step], f"life {number}, train_step {train_step}"

@@ -240,7 +240,11 @@ def through_lightning(life: Life, num_workers: int) -> None:
             )
 
     saver = ModelCheckpoint(
-        life.folder, filename="checkpoint-{step:04d}", auto_insert_metric_name=False, every_n_train_steps=EVERY, save_top_k=-1
+        life.folder,
+        filename="checkpoint-{step:04d}",
+        auto_insert_metric_name=False,
+        every_n_train_steps=EVERY,
+        save_top_k=-1,
     )
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -345,7 +349,9 @@ def main() -> None:
                     import traceback
 
                     traceback.print_exc()
-                    print(f"life {number}, rank {rank} failed: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
+                    print(
+                        f"life {number}, rank {rank} failed: {type(err).__name__}: {err}", file=sys.stderr, flush=True
+                    )
                     os._exit(1)
                 os._exit(0)
             pids.append(pid)

@@ -21,7 +21,10 @@ from trajload.interop.dataloader import TrajDataLoader
 
 Make = Callable[..., tl.Loader]
 
-WORKERS = [pytest.param(0, id="threads"), *(pytest.param(n, id=f"{n}-workers", marks=pytest.mark.multiproc) for n in (1, 2))]
+WORKERS = [
+    pytest.param(0, id="threads"),
+    *(pytest.param(n, id=f"{n}-workers", marks=pytest.mark.multiproc) for n in (1, 2)),
+]
 
 
 @pytest.fixture(params=WORKERS)
@@ -117,7 +120,9 @@ def test_state_is_the_loaders_own(
     assert digests(other) == want[5:10]
 
 
-def test_loop_follows_a_cursor_that_is_moved(wrap: Callable[..., TrajDataLoader], num_workers: int, want: list[str]) -> None:
+def test_loop_follows_a_cursor_that_is_moved(
+    wrap: Callable[..., TrajDataLoader], num_workers: int, want: list[str]
+) -> None:
     """seek and load_state_dict in the middle of a loop: it goes on from there to the end of that pass."""
     dataloader = wrap(num_workers)
     state = dataloader.state_dict()
@@ -199,7 +204,10 @@ def test_transform_is_applied_to_batches(wrap: Callable[..., TrajDataLoader], nu
 @pytest.mark.parametrize("option", ["batch_size", "shuffle", "sampler", "collate_fn", "generator"])
 def test_what_the_loader_decides_is_refused(make_loader: Make, option: str) -> None:
     """Two places that decide the order would be one too many."""
-    with make_loader() as loader, pytest.raises(ConfigError, match=rf"{option} cannot be given here: the loader decides it"):
+    with (
+        make_loader() as loader,
+        pytest.raises(ConfigError, match=rf"{option} cannot be given here: the loader decides it"),
+    ):
         loader.as_dataloader(**{option: None})
 
 
@@ -233,7 +241,9 @@ class _Locked:
 def test_what_cannot_be_sent_is_refused_before_workers_start(make_loader: Make) -> None:
     """The message says what to do, in place of an error of pickle from the middle of a loop; threads take it."""
     with make_loader(transforms=[_Locked()], streams=["action"]) as loader:
-        with pytest.raises(ConfigError, match=r"cannot be sent to a worker process: .*lock.* Define transforms at the top"):
+        with pytest.raises(
+            ConfigError, match=r"cannot be sent to a worker process: .*lock.* Define transforms at the top"
+        ):
             loader.as_dataloader(num_workers=1)
         assert len(digests(loader.as_dataloader(steps_per_epoch=2))) == 2
 

@@ -17,10 +17,10 @@ from trajload.pipeline.ranks import compare_facts
 
 
 @pytest.fixture(scope="module")
-def answers(demo_dataset: Path) -> dict[str, list[str]]:
+def answers(demo_dataset: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     """What each rank of each scenario got, see ranks.py."""
     command = [sys.executable, str(Path(__file__).with_name("ranks.py")), str(demo_dataset)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -82,7 +82,10 @@ def test_dataloader_with_workers_checks_too(answers: dict[str, list[str]]) -> No
 
 def test_check_without_torch_distributed_says_what_is_missing(make_loader: Any) -> None:
     """The call is explicit, so it does not pass silently."""
-    with make_loader() as loader, pytest.raises(ConfigError, match=r"not initialised: call torch\.distributed\.init_process_"):
+    with (
+        make_loader() as loader,
+        pytest.raises(ConfigError, match=r"not initialised: call torch\.distributed\.init_process_"),
+    ):
         loader.check_ranks()
 
 

@@ -81,6 +81,8 @@ class TrajDataLoader(DataLoader["Batch"]):
             options["multiprocessing_context"] = "spawn"
         self._loader = loader
         self._transform = transform
+        self._running: list[Any] = []
+        """Iterators of torch whose workers run; an abandoned loop may still hold one."""
         steps = TrainSteps(loader)
         if num_workers > 0:
             _check_sendable(steps)
@@ -138,7 +140,10 @@ class TrajDataLoader(DataLoader["Batch"]):
             here, stop = self._steps.pass_steps
             if here >= stop:
                 return
+            self._stop_all()
             batches = super().__iter__()
+            if batches not in self._running:  # that of persistent workers comes again
+                self._running.append(batches)
             is_sound = False
             try:
                 for train_step in range(here, stop):
@@ -153,7 +158,7 @@ class TrajDataLoader(DataLoader["Batch"]):
                 is_sound = True
                 raise
             finally:
-                if not (is_sound and self.persistent_workers):
+                if batches in self._running and not (is_sound and self.persistent_workers):
                     self._stop(batches)
                 del batches
             if loader.claimed == claim:
@@ -174,9 +179,16 @@ class TrajDataLoader(DataLoader["Batch"]):
     def _transformed(self, batch: Batch) -> Any:
         return batch if self._transform is None else self._transform(batch)
 
+    def _stop_all(self) -> None:
+        """End all workers but those that persist, whose iterator the next loop takes over."""
+        for batches in [batches for batches in self._running if batches is not self._iterator]:
+            self._stop(batches)
+
     def _stop(self, batches: Any) -> None:
         """End the workers of an iterator now, and not when the last reference to it goes."""
-        with suppress(RuntimeError):  # of torch's signal handler: a worker died, which is either known or does not matter now
+        self._running.remove(batches)
+        # torch's signal handler raises where a worker dies, which is either known by now or does not matter any more
+        with suppress(RuntimeError):
             batches._shutdown_workers()
         for worker in batches._workers:
             worker.join(_JOIN_TIMEOUT_S)
@@ -203,8 +215,8 @@ class TrajDataLoader(DataLoader["Batch"]):
 
     def close(self) -> None:
         """Stop workers and the loader's threads, and close files. Idempotent; it may be iterated again afterwards."""
-        if self._iterator is not None:
-            self._stop(self._iterator)
+        for batches in tuple(self._running):
+            self._stop(batches)
         self._loader.close()
 
     def __enter__(self) -> TrajDataLoader:

@@ -17,7 +17,7 @@ from trajload.collate.slots import BatchSlots
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
 from trajload.errors import StageFailedError, TrajloadError, at
-from trajload.pipeline.config import OnError
+from trajload.pipeline.config import OnError, check_rows
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
@@ -91,6 +91,7 @@ class BatchBuilder:
 
     def open_job(self, train_step: int, rows: slice | None = None) -> Job:
         """Decide the windows of `train_step` and allocate the batch's memory; for this rank's rows, or those given."""
+        check_rows(rows, self.sampler.global_batch_size)
         with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
             refs = self.sampler.refs(train_step, self.rows_at(train_step) if rows is None else rows)
             slots = BatchSlots.allocate(

@@ -117,6 +117,18 @@ def choose_world(rank: int | None, world_size: int | None, device_mesh: Any = No
     return World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
 
 
+def check_rows(rows: slice | None, global_batch_size: int) -> None:
+    """Raise ConfigError unless `rows` is None or a half-open range inside the global batch, not empty."""
+    if rows is None:
+        return
+    ends = (rows.start, rows.stop)
+    is_range = all(isinstance(end, int) for end in ends) and rows.step in (None, 1)
+    if not is_range or not 0 <= ends[0] < ends[1] <= global_batch_size:
+        raise ConfigError(
+            f"rows={rows!r} is invalid: expected slice(start, stop) of the {global_batch_size} rows of the global batch."
+        )
+
+
 def check_keys(choices: Iterable[StreamChoice]) -> None:
     """Refuse two streams of one key, and one whose key is that of what another asks for, such as 'imu_age_ns'."""
     choices = tuple(choices)
