@@ -180,7 +180,8 @@ def main() -> None:
                         print(f"{name}, rank {rank}: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
                     os._exit(code)
                 pids.append(pid)
-            if any([os.waitpid(pid, 0)[1] for pid in pids]):
+            statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+            if any(statuses):
                 raise SystemExit(f"{name} failed")
             answers[name] = [out.read_text() for out in outs]
     print(json.dumps(answers))

@@ -51,7 +51,9 @@ def train(config: dict[str, Any]) -> None:
     while loader.train_step < LAST:
         for batch in dataloader:
             with log.open("a") as file:
-                file.write(json.dumps({"train_step": batch.train_step, "window_id": batch["window_id"].tolist()}) + "\n")
+                file.write(
+                    json.dumps({"train_step": batch.train_step, "window_id": batch["window_id"].tolist()}) + "\n"
+                )
             if attempt == 0 and batch.train_step == KILLED_AT:
                 time.sleep(4)  # Ray takes note of a reported checkpoint within seconds; the other worker logs its batch
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -74,7 +74,9 @@ def test_torchrl_masks_and_flags(padded: tl.Batch) -> None:
 def test_policy_batch_has_lerobots_keys_and_shapes(make_loader: Make) -> None:
     """ACT's: single observations without T, chunks of actions with T and `action_is_pad`, pictures in [0, 1]."""
     window = tl.Window(num_steps=1, pad="edge", delta_indices={"action": range(12), "proprioception": [-1, 0]})
-    with make_loader(window=window, global_batch_size=64, streams=["cam_front", "proprioception", "action", "language"]) as loader:
+    with make_loader(
+        window=window, global_batch_size=64, streams=["cam_front", "proprioception", "action", "language"]
+    ) as loader:
         batch = loader.batch_at(1)
     names = {"cam_front": "observation.images.front", "proprioception": "observation.state"}
     made = policy_batch(batch, rename=names, task="language")

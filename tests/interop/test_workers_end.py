@@ -78,13 +78,15 @@ def test_killed_worker_is_named_and_the_run_goes_on(
 @pytest.mark.multiproc
 def test_worker_that_dies_while_it_is_waited_for_is_named(make_loader: Make) -> None:
     """The error is trajload's, with the worker's number, how it ended, and where the cursor stays."""
-    with make_loader(transforms=[_die_at_two]).as_dataloader(
-        num_workers=1, steps_per_epoch=10, multiprocessing_context="fork"
-    ) as dataloader:
-        with pytest.raises(
+    with (
+        make_loader(transforms=[_die_at_two]).as_dataloader(
+            num_workers=1, steps_per_epoch=10, multiprocessing_context="fork"
+        ) as dataloader,
+        pytest.raises(
             StageFailedError, match=r"worker 0 \(pid \d+\) was killed by signal 9 while train_step \d was awaited"
-        ):
-            list(dataloader)
+        ),
+    ):
+        list(dataloader)
 
 
 def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:

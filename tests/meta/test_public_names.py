@@ -64,6 +64,8 @@ LOADER_ARGUMENTS = [
     "on_error",
     "transforms",
     "load_weights",
+    "device_mesh",
+    "check_ranks",
 ]
 
 ERRORS = [
@@ -116,6 +118,10 @@ def test_loader_takes_these_arguments() -> None:
         "stats",
         "close",
         "draws_at",
+        "as_dataloader",
+        "as_map_dataset",
+        "check_ranks",
+        "num_train_steps",
         "num_windows",
         "steps_per_epoch",
         "train_step",

@@ -32,7 +32,9 @@ def to_tensordict(batch: Batch) -> TensorDict:
     try:
         from tensordict import NonTensorData, NonTensorStack, TensorDict
     except ImportError as err:
-        raise MissingDependencyError("TensorDict output needs tensordict; run: pip install 'trajload[trainers]'") from err
+        raise MissingDependencyError(
+            "TensorDict output needs tensordict; run: pip install 'trajload[trainers]'"
+        ) from err
     num_rows = len(batch["window_id"])
     values: dict[str, Any] = {
         key: value if isinstance(value, torch.Tensor) else NonTensorStack(*(NonTensorData(v) for v in value))
