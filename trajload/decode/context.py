@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.reformatter import VideoReformatter
 
+    from trajload.decode.devices import VideoDevices
     from trajload.decode.libav_symbols import Libav
     from trajload.decode.libav_video import LoopSetup
+    from trajload.decode.nvdec import DeviceDecoder
 
 __all__ = ["DecodeContext", "Engine"]
 
@@ -42,12 +44,16 @@ class DecodeContext:
     Args:
         engine: What decodes video: "libav" (our compiled loop over libavcodec), "pyav", or None for libav where it
             passes its self-test. Formats that the loop does not know go through PyAV with any of them.
+        devices: Says which windows of colour video an NVIDIA decoder takes; shared by the contexts of all threads.
+            None decodes everything on the CPU.
 
     Raises:
         ConfigError: "libav" is asked for, but cannot be used here.
     """
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: Engine | None = None, *, devices: VideoDevices | None = None) -> None:
+        self.devices = devices
+        self._device_decoder: DeviceDecoder | None = None
         self._libav: Libav | None = None
         self._is_engine_known = engine == "pyav"
         self.engine_reason = "asked for" if engine == "pyav" else ""
@@ -79,6 +85,16 @@ class DecodeContext:
         else:
             self._decoders.move_to_end(key)
         return found
+
+    def device_decoder(self) -> DeviceDecoder:
+        """Return this thread's decoder on the device of `devices`."""
+        if self._device_decoder is None:
+            from trajload.decode.nvdec import DeviceDecoder
+
+            if self.devices is None:
+                raise AssertionError("only `devices` ask for it")
+            self._device_decoder = DeviceDecoder(self.devices.device)
+        return self._device_decoder
 
     def drop_decoder(self, index: VideoIndex) -> None:
         """Forget the decoder of `index`'s stream: after an error its inner state is not to be trusted."""
@@ -195,6 +211,9 @@ class DecodeContext:
     def close(self) -> None:
         """Free decoders and memory. Idempotent."""
         self._decoders.clear()
+        if self._device_decoder is not None:
+            self._device_decoder.close()
+            self._device_decoder = None
         for loop in self._loops.values():
             if loop is not None:
                 loop.close()
