@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajload.decode.pixels import swscale_coefficients, yuv_coefficients
-from trajload.decode.resize import axis_weights
+from trajload.decode.resize import WEIGHT_BITS, axis_weights
 from trajload.types import NDArray
 
 if TYPE_CHECKING:
@@ -55,18 +55,18 @@ def import_planes(frame: VideoFrame) -> tuple[torch.Tensor, torch.Tensor]:
     return luma.clone(), chroma.clone()
 
 
-def yuv_to_rgb(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIndex) -> torch.Tensor:
+def yuv_to_rgb(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIndex, *, is_left: bool = True) -> torch.Tensor:
     """Return uint8 RGB (T, 3, H, W) of 4:2:0 planes with interleaved chroma; h and w are halves of H and W, rounded up.
 
-    uint8 planes hold 8-bit samples: each chroma sample is repeated, and even heights equal `kernels.yuv420_to_rgb` in
-    every bit. Wider planes hold 10-bit samples in the upper bits (P010): chroma is repeated along rows and mixed 3:1
-    between them, which is what swscale does.
+    uint8 planes hold 8-bit samples: at even heights the bytes are those of `kernels.yuv420_to_rgb`. Wider planes hold
+    10-bit samples in the upper bits (P010). These, and odd heights, are near what swscale makes of them for the CPU path;
+    there it matters whether chroma is sited left (`is_left`, as H.264 and HEVC have it) or nothing is known.
     """
     import torch
 
-    if y_THW.dtype == torch.uint8:
+    if y_THW.dtype == torch.uint8 and index.height % 2 == 0:
         return _rgb_of_bytes(y_THW, uv_Thw2, index)
-    return _rgb_of_words(y_THW, uv_Thw2, index)
+    return _rgb_interpolated(y_THW, uv_Thw2, index, is_left)
 
 
 def _rgb_of_bytes(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIndex) -> torch.Tensor:
@@ -87,31 +87,61 @@ def _rgb_of_bytes(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIndex)
     return out
 
 
-def _rgb_of_words(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIndex) -> torch.Tensor:
+def _rgb_interpolated(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIndex, is_left: bool) -> torch.Tensor:
+    """Chroma mixed linearly between its rows, and between columns where swscale does that.
+
+    The width decides: odd ones are mixed with centres at half integers, even ones get one chroma sample for each pair of
+    pixels, at the pair's middle.
+    """
     import torch
 
-    gain, _, red_v, green_u, green_v, blue_u = yuv_coefficients(
-        index.pix_fmt, index.color_space, index.color_range
-    ).tolist()
-    is_limited = index.color_range != "full"
-    # A 10-bit sample counts a quarter of an 8-bit one, so gains keep 14 of their 16 bits after the last shift.
-    # Full range is 1023 there, not 255 * 4.
-    scale = 1.0 if is_limited else 255 * 4 / 1023
-    gain, red_v, green_u, green_v, blue_u = (round(g * scale) for g in (gain, red_v, green_u, green_v, blue_u))
-    luma = ((y_THW.to(torch.int32) >> 6) - (64 if is_limited else 0)) * gain
     height, width = y_THW.shape[1:]
-    near = (uv_Thw2.to(torch.int32) >> 6) - 512
-    rows = torch.arange(height, device=y_THW.device)
-    other = (rows // 2 + (rows % 2) * 2 - 1).clamp_(0, near.shape[1] - 1)
-    mixed = 3 * near[:, rows // 2] + near[:, other]
+    is_wide = y_THW.dtype != torch.uint8
+    # Samples of 10 bits, whatever came in: they count quarters. Gains lose 2 of 16 fraction bits, so that int32 is enough.
+    y, uv = (x.to(torch.int32) >> 6 if is_wide else x.to(torch.int32) << 2 for x in (y_THW, uv_Thw2))
+    gain, offset, red_v, green_u, green_v, blue_u = (
+        n >> 2 for n in yuv_coefficients(index.pix_fmt, index.color_space, index.color_range).tolist()
+    )
+    black = 0 if offset > 0 else 16 << 2
+    # 4 fraction bits on top, as chroma has after mixing
+    luma = ((y - black) << 4) * gain
+    mixed = _mix_axis((uv - 512) << 4, height, 1)
+    if width % 2:
+        mixed = _mix_axis(mixed, width, 2)
+    elif is_left:
+        # A sample sited left of its pair stands a quarter before the pair's middle, where swscale wants one.
+        after = torch.cat((mixed[:, :, 1:], mixed[:, :, -1:]), dim=2)
+        mixed = ((3 * mixed + after + 2) >> 2).repeat_interleave(2, dim=2)
+    else:
+        mixed = mixed.repeat_interleave(2, dim=2)
     u, v = mixed[..., 0], mixed[..., 1]
-    # a quarter of each product: the mix is of four
-    chroma = ((v * (red_v >> 2)), (u * (green_u >> 2)) + (v * (green_v >> 2)), (u * (blue_u >> 2)))
+    # swscale's path for even widths cuts fractions of limited range on its way, about a level in all; its others round.
+    rounding = -(3 << 18) if black and width % 2 == 0 else 1 << 19
     out = torch.empty((len(y_THW), 3, height, width), dtype=torch.uint8, device=y_THW.device)
-    for c, part in enumerate(chroma):
-        full = part.repeat_interleave(2, dim=2)[:, :, :width]
-        # swscale cuts fractions twice on its way; half a level less is its mean
-        out[:, c] = ((luma + full - (1 << 17)) >> 18).clamp_(0, 255)
+    for c, part in enumerate((v * red_v, u * green_u + v * green_v, u * blue_u)):
+        out[:, c] = ((luma + part + rounding) >> 20).clamp_(0, 255)
+    return out
+
+
+def _mix_axis(chroma: torch.Tensor, num_out: int, dim: int) -> torch.Tensor:
+    """Return int32 samples brought to `num_out` along `dim` by linear mixing, centres at half integers."""
+    first_O, weight_OK = axis_weights(chroma.shape[dim], num_out)
+    return _taps(chroma, first_O, weight_OK, dim, 1 << (WEIGHT_BITS - 1)) >> WEIGHT_BITS
+
+
+def _taps(x: torch.Tensor, first_O: NDArray, weight_OK: NDArray, dim: int, start: int) -> torch.Tensor:
+    """Return int32 `start` + the weighted sums of x's taps along `dim`; x may hold bytes."""
+    import torch
+
+    shape = [1] * x.dim()
+    shape[dim] = len(first_O)
+    first = torch.from_numpy(first_O.astype(np.int64)).to(x.device)
+    weight = torch.from_numpy(np.ascontiguousarray(weight_OK.T)).to(x.device)
+    size = list(x.shape)
+    size[dim] = len(first_O)
+    out = torch.full(size, start, dtype=torch.int32, device=x.device)
+    for k in range(weight_OK.shape[1]):
+        out += x.index_select(dim, first + k).to(torch.int32) * weight[k].reshape(shape)
     return out
 
 
@@ -119,21 +149,8 @@ def resize_on_device(rgb_TCHW: torch.Tensor, size: tuple[int, int]) -> torch.Ten
     """Return uint8 pictures resized to `size` (H, W): the integers of `kernels.resize`, hence the same bytes."""
     import torch
 
-    def taps(num_in: int, num_out: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first_O, weight_OK = axis_weights(num_in, num_out)
-        first = torch.from_numpy(first_O.astype(np.int64)).to(rgb_TCHW.device)
-        return first, torch.from_numpy(np.ascontiguousarray(weight_OK.T)).to(rgb_TCHW.device)
-
-    first, weight_KO = taps(rgb_TCHW.shape[2], size[0])
-    rows = torch.full((*rgb_TCHW.shape[:2], size[0], rgb_TCHW.shape[3]), 128, dtype=torch.int32, device=first.device)
-    for k in range(len(weight_KO)):
-        rows += rgb_TCHW.index_select(2, first + k).to(torch.int32) * weight_KO[k][:, None]
-    rows >>= 8
-    first, weight_KO = taps(rgb_TCHW.shape[3], size[1])
-    out = torch.full((*rgb_TCHW.shape[:2], *size), 1 << 19, dtype=torch.int32, device=first.device)
-    for k in range(len(weight_KO)):
-        out += rows.index_select(3, first + k) * weight_KO[k]
-    return (out >> 20).to(torch.uint8)
+    rows = _taps(rgb_TCHW, *axis_weights(rgb_TCHW.shape[2], size[0]), 2, 1 << 7) >> 8
+    return (_taps(rows, *axis_weights(rgb_TCHW.shape[3], size[1]), 3, 1 << 19) >> 20).to(torch.uint8)
 
 
 def finish_on_device(

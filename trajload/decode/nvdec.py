@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajload.decode.plan import Blobs, VideoReads
+from trajload.decode.plan import Blobs, VideoReads, check_rows, plan_video
 from trajload.errors import DecodeError
 from trajload.refs import VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
-from trajload.types import Modality, NDArray
+from trajload.types import Int64Array, Modality, NDArray
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
 
-__all__ = ["DeviceDecoder", "NvdecStatus", "find_nvdec", "open_nvdec", "unsupported_reason"]
+__all__ = ["DeviceDecoder", "NvdecStatus", "decode_to_device", "find_nvdec", "open_nvdec", "unsupported_reason"]
 
 # Codecs whose standard fixes every bit of a decoded picture, so that the chip gives what software gives. FFmpeg's own
 # decoder of each drives the chip; for AV1 that is not the one the CPU path uses.
 NVDEC_CODECS = ("h264", "hevc", "av1", "vp9", "vp8")
 _FORMATS = {"yuv420p": "nv12", "yuvj420p": "nv12", "yuv420p10le": "p010le"}
+# Where 10-bit chroma is sited matters to swscale, and the packet table does not say: these have a default.
+_LEFT_SITED = ("h264", "hevc")
 # Each holds its reference frames on the device, some 100 MB at 1080p.
 _MAX_DECODERS = 4
 
@@ -93,6 +95,8 @@ def unsupported_reason(index: VideoIndex, spec: StreamSpec) -> str | None:
         return f"codec {index.codec!r} is not one of {', '.join(NVDEC_CODECS)}"
     if index.pix_fmt not in _FORMATS:
         return f"pixel format {index.pix_fmt!r} is not one of {', '.join(_FORMATS)}"
+    if index.pix_fmt == "yuv420p10le" and index.codec not in _LEFT_SITED:
+        return f"{index.codec} does not say where 10-bit chroma is sited"
     if index.width % 2 or index.height % 2:
         return f"size {index.width}x{index.height} is odd, and PyAV hands over the chroma of even sizes only"
     if not is_matrix_known(index.color_space):
@@ -188,6 +192,23 @@ class DeviceDecoder:
     def close(self) -> None:
         """Free the decoders. Idempotent."""
         self._decoders.clear()
+
+
+def decode_to_device(
+    track: VideoTrack, rows: Int64Array, blobs: list[bytes], out: Any, *, decoder: DeviceDecoder
+) -> None:
+    """Write the colour picture of row `rows[i]` to `out[i]`, a uint8 tensor (T, 3, H, W) of any device.
+
+    For batches that are wanted on the device; `decode_rows` writes to the host. Checksums are verified first.
+    """
+    from trajload.decode.video import fill_repeats, verified_source
+
+    rows = check_rows(track, rows)
+    if len(rows) == 0:
+        return
+    reads = plan_video(track, rows)
+    decoder.decode(track, reads, verified_source(track, reads, blobs), out, (int(out.shape[2]), int(out.shape[3])))
+    fill_repeats(track, reads, rows, out)
 
 
 def _key(index: VideoIndex) -> tuple[Any, ...]:
