@@ -147,6 +147,8 @@ class VideoDevices:
             elif self.mode == "auto":
                 self._run("cpu", on_cpu, out)
                 return
+            # what another thread found out may be an error for this one too
+            choice = self._choice(track.index, spec, size)
         if choice.device == "cpu":
             self._run("cpu", on_cpu, out)
             return
