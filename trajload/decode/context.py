@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from av.video.reformatter import VideoReformatter
 
     from trajload.decode.devices import VideoDevices
+    from trajload.decode.jpeg import FastJpeg
     from trajload.decode.libav_symbols import Libav
     from trajload.decode.libav_video import LoopSetup
     from trajload.decode.nvdec import DeviceDecoder
@@ -46,12 +47,15 @@ class DecodeContext:
             passes its self-test. Formats that the loop does not know go through PyAV with any of them.
         devices: Says which windows of colour video an NVIDIA decoder takes; shared by the contexts of all threads.
             None decodes everything on the CPU.
+        use_simplejpeg: False leaves all JPEGs to Pillow; the bytes are the same.
 
     Raises:
         ConfigError: "libav" is asked for, but cannot be used here.
     """
 
-    def __init__(self, engine: Engine | None = None, *, devices: VideoDevices | None = None) -> None:
+    def __init__(
+        self, engine: Engine | None = None, *, devices: VideoDevices | None = None, use_simplejpeg: bool = True
+    ) -> None:
         self.devices = devices
         self._device_decoder: DeviceDecoder | None = None
         self._libav: Libav | None = None
@@ -60,6 +64,11 @@ class DecodeContext:
         """Why PyAV does all the work, where it does."""
         self.windows_by_engine: dict[Engine, int] = {"libav": 0, "pyav": 0}
         """Video windows that each engine delivered."""
+        self._may_use_simplejpeg = use_simplejpeg
+        self._is_jpeg_known = False
+        self._fast_jpeg: FastJpeg | None = None
+        self.jpeg_reason = ""
+        """Why Pillow decodes all JPEGs, where it does; known after the first one."""
         self._loops: OrderedDict[tuple[Any, ...], LoopSetup | None] = OrderedDict()
         self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
@@ -191,6 +200,15 @@ class DecodeContext:
             make = swscale_coefficients if kernel == "420" else yuv_coefficients
             found = self._coefficients[key] = make(pix_fmt, color_space, color_range)
         return found
+
+    def fast_jpeg(self) -> FastJpeg | None:
+        """Return the decoder that gives Pillow's bytes in less time, or None where there is none."""
+        if not self._is_jpeg_known:
+            from trajload.decode.jpeg import find_simplejpeg
+
+            self._fast_jpeg, self.jpeg_reason = find_simplejpeg() if self._may_use_simplejpeg else (None, "asked for")
+            self._is_jpeg_known = True
+        return self._fast_jpeg
 
     def zstd(self) -> zstandard.ZstdDecompressor:
         """Return this thread's zstd decompressor."""
