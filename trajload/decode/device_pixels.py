@@ -8,6 +8,8 @@ device. 10-bit 4:2:0 stays within the tolerance stated for swscale, which is wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 
     from trajload.refs import VideoIndex
 
-__all__ = ["cuda_problem", "finish_on_device", "import_planes", "resize_on_device", "write_rows", "yuv_to_rgb"]
+__all__ = [
+    "cuda_problem",
+    "finish_on_device",
+    "import_planes",
+    "on_device",
+    "resize_on_device",
+    "write_rows",
+    "yuv_to_rgb",
+]
 
 # Samples of one colour that are worked on at a time: the int32 copies of some ten planes of them stay near 700 MB.
 _MAX_SAMPLES = 1 << 24
@@ -43,15 +53,34 @@ def cuda_problem(device: int) -> str | None:
     return None
 
 
+@contextmanager
+def on_device(device: int | None) -> Iterator[None]:
+    """Make the CUDA context that torch uses current, and its legacy default stream, for the block; None does nothing.
+
+    FFmpeg then takes the current context. It would refuse the device's primary one, which is the same, once torch has
+    made it with other flags. On one stream, copies stay behind the decoder's and before the next use of its surfaces.
+    """
+    if device is None:
+        yield
+        return
+    import torch
+
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.default_stream(device)):
+        # the context of a thread is made by its first call that needs one
+        torch.zeros(1, device=f"cuda:{device}")
+        yield
+
+
 def import_planes(frame: VideoFrame) -> tuple[torch.Tensor, torch.Tensor]:
     """Return luma (H, W) and chroma (h, w, 2) of an NV12 or P010 frame, copied to memory of torch's own.
 
-    The capsule is passed on by hand: torch would name its stream, which PyAV does not take. Both work on the legacy
-    default stream, which keeps the copy behind the decoder's and before the next use of the surface.
+    16-bit samples come as int16, whose sign bit is their upper one: torch can do little with uint16. The capsule is
+    passed on by hand, since torch would name its stream, which PyAV does not take; see `on_device`.
     """
     import torch
 
-    luma, chroma = (torch.utils.dlpack.from_dlpack(plane.__dlpack__()) for plane in frame.planes)
+    planes = [torch.utils.dlpack.from_dlpack(plane.__dlpack__()) for plane in frame.planes]
+    luma, chroma = (plane if plane.dtype == torch.uint8 else plane.view(torch.int16) for plane in planes)
     return luma.clone(), chroma.clone()
 
 
@@ -98,7 +127,7 @@ def _rgb_interpolated(y_THW: torch.Tensor, uv_Thw2: torch.Tensor, index: VideoIn
     height, width = y_THW.shape[1:]
     is_wide = y_THW.dtype != torch.uint8
     # Samples of 10 bits, whatever came in: they count quarters. Gains lose 2 of 16 fraction bits, so that int32 is enough.
-    y, uv = (x.to(torch.int32) >> 6 if is_wide else x.to(torch.int32) << 2 for x in (y_THW, uv_Thw2))
+    y, uv = ((x.to(torch.int32) & 0xFFFF) >> 6 if is_wide else x.to(torch.int32) << 2 for x in (y_THW, uv_Thw2))
     gain, offset, red_v, green_u, green_v, blue_u = (
         n >> 2 for n in yuv_coefficients(index.pix_fmt, index.color_space, index.color_range).tolist()
     )

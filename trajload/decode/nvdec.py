@@ -21,6 +21,7 @@ from trajload.spec import StreamSpec
 from trajload.types import Int64Array, Modality, NDArray
 
 if TYPE_CHECKING:
+    from av.codec.hwaccel import HWAccel
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
 
@@ -62,27 +63,36 @@ def find_nvdec(device: int = 0) -> NvdecStatus:
 
 def _missing(device: int) -> str | None:
     import av
-    from av.codec.hwaccel import HWAccel
+    from av.video.frame import VideoFrame
+    from av.video.plane import VideoPlane
 
-    from trajload.decode.device_pixels import cuda_problem
+    from trajload.decode.device_pixels import cuda_problem, on_device
 
     try:
         from av.codec.hwaccel import hwdevices_available
-        from av.video.plane import VideoPlane
     except ImportError as err:
         return f"PyAV {av.__version__} cannot hand over frames of a device: {err}"
-    if not hasattr(VideoPlane, "__dlpack__"):
-        return f"PyAV {av.__version__} cannot hand over frames of a device (no DLPack)"
+    if not hasattr(VideoPlane, "__dlpack__") or not hasattr(VideoFrame, "sw_format"):
+        return f"PyAV {av.__version__} cannot hand over frames of a device: expected 18.1 or later"
     if "cuda" not in hwdevices_available():
         return f"PyAV {av.__version__} is built without CUDA (it has {', '.join(hwdevices_available()) or 'no device'})"
     problem = cuda_problem(device)
     if problem is not None:
         return problem
     try:
-        HWAccel("cuda", device=device, is_hw_owned=True).create(av.Codec("h264", "r"))
+        with on_device(device):
+            _accelerator(device).create(av.Codec("h264", "r"))
     except (TypeError, av.FFmpegError, NotImplementedError) as err:
         return f"FFmpeg cannot open CUDA device {device}: {err}"
     return None
+
+
+def _accelerator(device: int) -> HWAccel:
+    """Return PyAV's settings for frames that stay on the device, in the CUDA context that is current."""
+    from av.codec.hwaccel import HWAccel
+
+    options: dict[str, object] = {"primary_ctx": "0", "current_ctx": "1"}
+    return HWAccel("cuda", device=device, allow_software_fallback=False, options=options, is_hw_owned=True)
 
 
 def unsupported_reason(index: VideoIndex, spec: StreamSpec) -> str | None:
@@ -105,12 +115,10 @@ def unsupported_reason(index: VideoIndex, spec: StreamSpec) -> str | None:
 
 
 def open_nvdec(index: VideoIndex, device: int) -> VideoCodecContext:
-    """Return an open decoder of the stream whose frames stay on CUDA device `device`."""
+    """Return an open decoder of the stream whose frames stay on CUDA device `device`; inside `on_device`."""
     import av
-    from av.codec.hwaccel import HWAccel
 
-    accel = HWAccel("cuda", device=device, allow_software_fallback=False, is_hw_owned=True)
-    context: Any = av.CodecContext.create(av.Codec(index.codec, "r"), "r", accel)
+    context: Any = av.CodecContext.create(av.Codec(index.codec, "r"), "r", _accelerator(device))
     if not context.is_hwaccel:
         raise DecodeError(f"PyAV's decoder {index.codec!r} cannot drive CUDA. Use decode='cpu'.")
     context.extradata = index.extradata or None
@@ -143,7 +151,20 @@ class DeviceDecoder:
             DecodeError: A frame does not come out, or not as the index says.
             av.FFmpegError, RuntimeError: The device refuses or fails.
         """
-        from trajload.decode import device_pixels
+        from trajload.decode.device_pixels import on_device
+
+        with on_device(self._device):
+            try:
+                self._decode(track, reads, source, out, size)
+            except BaseException:
+                # it may still hold packets of this window, or be broken
+                self._decoders.pop(_key(track.index), None)
+                raise
+
+    def _decode(
+        self, track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray | Any, size: tuple[int, int]
+    ) -> None:
+        from trajload.decode.device_pixels import finish_on_device, import_planes, write_rows
         from trajload.decode.video import decode_segment, wanted_pts
 
         index = track.index
@@ -152,20 +173,15 @@ class DeviceDecoder:
         decoder = self._decoder(index)
         check = partial(_check_device_frame, is_device=self._device is not None)
         luma, chroma, rows = [], [], []
-        try:
-            for start, stop in reads.segments:
-                for number, frame in decode_segment(track, source, decoder, start, stop, wanted, check):
-                    y, uv = device_pixels.import_planes(self._semi_planar(frame, index))
-                    luma.append(y)
-                    chroma.append(uv)
-                    rows.append(row_of[number])
-            order = np.argsort(rows)
-            pictures = device_pixels.finish_on_device([luma[i] for i in order], [chroma[i] for i in order], index, size)
-            device_pixels.write_rows(pictures, np.asarray(rows, dtype=np.int64)[order], out)
-        except BaseException:
-            # it may still hold packets of this window, or be broken
-            self._decoders.pop(_key(index), None)
-            raise
+        for start, stop in reads.segments:
+            for number, frame in decode_segment(track, source, decoder, start, stop, wanted, check):
+                y, uv = import_planes(self._semi_planar(frame, index))
+                luma.append(y)
+                chroma.append(uv)
+                rows.append(row_of[number])
+        order = np.argsort(rows)
+        pictures = finish_on_device([luma[i] for i in order], [chroma[i] for i in order], index, size)
+        write_rows(pictures, np.asarray(rows, dtype=np.int64)[order], out)
 
     def _decoder(self, index: VideoIndex) -> VideoCodecContext:
         found = self._decoders.get(_key(index))
@@ -199,7 +215,8 @@ def decode_to_device(
 ) -> None:
     """Write the colour picture of row `rows[i]` to `out[i]`, a uint8 tensor (T, 3, H, W) of any device.
 
-    For batches that are wanted on the device; `decode_rows` writes to the host. Checksums are verified first.
+    For batches that are wanted on the device; `decode_rows` writes to the host. Checksums are verified first. The work is
+    queued on the device's default stream: another stream must wait for it.
     """
     from trajload.decode.video import fill_repeats, verified_source
 

@@ -157,7 +157,7 @@ def test_planes_come_over_by_dlpack(pix_fmt: str) -> None:
     """PyAV's planes become tensors of torch's own memory, row padding left behind."""
     frame = frame_of(pix_fmt, (48, 50), "bt709", "limited")
     y, uv = import_planes(frame)
-    kind = np.uint8 if pix_fmt == "nv12" else np.uint16
+    kind = np.uint8 if pix_fmt == "nv12" else np.int16
     luma = np.frombuffer(frame.planes[0], np.uint8).view(kind).reshape(48, -1)[:, :50]
     assert y.shape == (48, 50) and uv.shape == (24, 25, 2) and y.is_contiguous() and uv.is_contiguous()
     assert np.array_equal(y.numpy(), luma)
