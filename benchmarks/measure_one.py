@@ -2,8 +2,8 @@
 
     python benchmarks/measure_one.py ACTION --rival NAME --workload NAME --data DIR --out FILE
 
-Actions: `prepare` writes the rival's data format, `check` compares its batches with the truth, `measure` takes the time.
-The result is a JSON object in FILE: rivals print what they like.
+Actions: `prepare` writes the rival's data format, `check` compares its batches with the truth, `measure` takes the time,
+`consume` takes it with a consumer that is busy for a while with each batch, `memory` watches trajload's memory. The result is a JSON object in FILE: rivals print what they like.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def time_batches(batches: Any, seconds: float, batch_size: int) -> dict[str, float]:
+def time_batches(
+    batches: Any, seconds: float, batch_size: int, clock: Callable[[], float] = time.monotonic
+) -> dict[str, float]:
     """Take the time of batches over `seconds`, after a warm-up of 8 batches and at least a fifth of that time.
 
     The warm-up uses up what a loader had ready before anyone asked.
@@ -78,7 +81,7 @@ def time_batches(batches: Any, seconds: float, batch_size: int) -> dict[str, flo
     count, gaps = 0, []
     while True:
         batch = next(batches)
-        now = time.monotonic()
+        now = clock()
         first = first or now
         count += 1
         if not begin:
@@ -100,6 +103,67 @@ def time_batches(batches: Any, seconds: float, batch_size: int) -> dict[str, flo
     }
 
 
+def consume(args: argparse.Namespace) -> dict[str, Any]:
+    """How long a consumer waits that takes `args.period` seconds a batch and leaves the CPU alone, as a GPU does.
+
+    The first half of the time it takes batches as fast as they come: what could be supplied.
+    """
+    from rivals.table import RIVALS
+
+    rival, request = RIVALS[args.rival], make_request(args)
+    batches = rival.load().batches(request, **rival.variant)
+    supply = time_batches(batches, args.seconds / 2, request.workload.batch)["windows_per_s"]
+    waits = list(_waits(batches, args.period, args.seconds / 2))
+    close(batches)
+    busy = args.period * len(waits)
+    return {
+        "supply_windows_per_s": supply,
+        "needed_windows_per_s": request.workload.batch / args.period,
+        "wait_share": sum(waits) / (sum(waits) + busy),
+        "longest_wait_s": max(waits),
+        "batches": len(waits),
+    }
+
+
+def _waits(batches: Any, period: float, seconds: float) -> Iterator[float]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        asked = time.monotonic()
+        batch = next(batches)
+        yield time.monotonic() - asked
+        time.sleep(period)
+        del batch
+
+
+def memory(args: argparse.Namespace) -> dict[str, Any]:
+    """How trajload's memory grows over the loader that stands ready, beside what its settings promise.
+
+    Sampled between batches, so what is counted is the batch in hand, those ahead, the block pool, and decoders.
+    """
+    from _common import tree_memory_bytes
+    from rivals.by_trajload import make_loader
+    from rivals.table import RIVALS
+
+    loader = make_loader(make_request(args), **RIVALS[args.rival].variant)
+    ready = tree_memory_bytes()
+    peak, end = ready, time.monotonic() + args.seconds
+    for i, _ in enumerate(loader):
+        if i % 8 == 7:
+            peak = max(peak, tree_memory_bytes())
+            if time.monotonic() >= end:
+                break
+    stats = loader.stats()
+    loader.close()
+    promised = stats["batch_bytes"] * (stats["prefetch"] + 1) + int(stats.get("pool_bytes") or 0)
+    return {
+        "ready_pss_bytes": ready,
+        "peak_pss_bytes": peak,
+        "grown_bytes": peak - ready,
+        "promised_bytes": promised,
+        "grown_by_promised": (peak - ready) / promised,
+    }
+
+
 def close(batches: Any) -> None:
     """Let a loader end its workers; some never do, so only for so long."""
     thread = threading.Thread(target=batches.close, daemon=True)
@@ -116,13 +180,17 @@ def make_request(args: argparse.Namespace) -> Any:
         data=args.data,
         seconds=args.seconds,
         workers=args.workers,
-        loader=json.loads(args.loader),
+        # '{n}' in a text stands for the number of workers: workers="processes:{n}"
+        loader={
+            name: value.replace("{n}", str(args.workers)) if isinstance(value, str) else value
+            for name, value in json.loads(args.loader).items()
+        },
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    actions = {"prepare": prepare, "check": check, "measure": measure}
+    actions = {"prepare": prepare, "check": check, "measure": measure, "consume": consume, "memory": memory}
     parser.add_argument("action", choices=actions)
     parser.add_argument("--rival", required=True)
     parser.add_argument("--workload", required=True)
@@ -130,6 +198,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--period", type=float, default=0.05, help="seconds the consumer is busy with a batch")
     parser.add_argument("--loader", default="{}", help="JSON: further arguments for trajload.Loader")
     parser.add_argument("--started", type=float, default=time.monotonic(), help="monotonic time of the process's start")
     args = parser.parse_args()

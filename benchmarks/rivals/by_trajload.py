@@ -18,7 +18,9 @@ def make_loader(request: Request, order: str = "shuffled") -> Loader:
         window = Window(num_steps=work.span)
     else:
         window = Window(num_steps=1, delta_indices={name: range(steps) for name, steps in lengths.items() if steps > 1})
-    arguments = {"num_workers": request.workers, "order": order, **request.loader}
+    arguments = {"order": order, **request.loader}
+    if "workers" not in arguments:
+        arguments.setdefault("num_workers", request.workers)
     return Loader(
         format_path("native", work, request.data),
         window=window,

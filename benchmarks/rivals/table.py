@@ -85,7 +85,7 @@ _ALL = (
         format="files",
         notes="indexed by round(pts * fps): right for these files, not for every file",
         unfit=_NO_VIDEO,
-    ),  # fmt: skip
+    ),
     Rival(
         name="lerobot-torchcodec",
         module="by_lerobot",
@@ -146,7 +146,7 @@ _ALL = (
         format="files",
         notes="delivers (T, H, W, C); opens the file anew for each window, as it offers nothing else; own FFmpeg",
         unfit=_NO_VIDEO,
-    ),  # fmt: skip
+    ),
     Rival(
         name="torchrl",
         module="by_torchrl",
