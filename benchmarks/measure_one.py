@@ -42,7 +42,7 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
         return {}
     truth = Truth(request.workload, request.data)
     batches = module.batches(request, **rival.variant)
-    for _ in range(CHECK_BATCHES):
+    for _ in range(args.check_batches):
         truth.check(next(batches))
     close(batches)
     return truth.report()
@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--check-batches", type=int, default=CHECK_BATCHES)
     parser.add_argument("--period", type=float, default=0.05, help="seconds the consumer is busy with a batch")
     parser.add_argument("--loader", default="{}", help="JSON: further arguments for trajload.Loader")
     parser.add_argument("--started", type=float, default=time.monotonic(), help="monotonic time of the process's start")
