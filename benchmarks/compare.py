@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import RESULTS, write_result
-from processes import run_child
+from processes import run_child, shared_memory_bytes
 from reporting import add_ratios, markdown, merge_runs
 from rivals.table import BASELINE, RIVALS, Rival
 from workloads.spec import WORKLOADS, Workload
@@ -63,11 +63,17 @@ class Runner:
         args = self.args
         if args.logs:
             args.logs.mkdir(parents=True, exist_ok=True)
-        return run_child(
+        before = shared_memory_bytes()
+        answer = run_child(
             "measure_one.py", action, "--rival", rival.name, "--workload", self.workload.name, "--data", str(args.data),
             "--seconds", str(args.seconds), "--workers", str(args.workers), "--loader", json.dumps(dict(args.loader)),
             timeout=timeout, log=args.logs / f"{self.workload.name}-{rival.name}-{action}.log" if args.logs else None,
         )  # fmt: skip
+        left = shared_memory_bytes() - before
+        if left > 1 << 20:
+            self.entries[rival.name]["left_shm_bytes"] = max(left, self.entries[rival.name].get("left_shm_bytes", 0))
+            say(f"{rival.name} left {left / 1e6:.0f} MB in /dev/shm (or another program took it meanwhile)")
+        return answer
 
     def admit(self, rival: Rival) -> None:
         """Prepare and check a rival; its entry says whether it may be timed."""

@@ -32,4 +32,8 @@ def batches(request: Request, processes: bool = True) -> Batches:
     else:
         options = grain.ReadOptions(num_threads=request.workers, prefetch_buffer_size=2 * work.batch)
         dataset = windows.to_iter_dataset(options).batch(work.batch, drop_remainder=True)
-    yield from dataset
+    iterator = iter(dataset)
+    try:
+        yield from iterator
+    finally:
+        iterator.close()  # else its processes and shared memory outlive this one

@@ -15,12 +15,13 @@ from workloads.formats import format_path
 from rivals._torch_loader import torchcodec_decoder
 from rivals.request import Batch, Batches, Request
 
-BUFFER = 2000
-"""Windows in each worker's buffer: about 7 episodes of the video data. More mixes better and takes more memory."""
+BUFFER, SIGNAL_BUFFER = 2_000, 20_000
+"""Windows in each worker's buffer, with and without pictures: about 7 and 90 episodes. More mixes better, and costs memory."""
 
 
 def batches(request: Request) -> Batches:
     work = request.workload
+    buffer = BUFFER if work.cameras else SIGNAL_BUFFER
     tars = sorted(str(path) for path in format_path("webdataset", work, request.data).glob("*.tar"))
 
     def windows(episodes: Iterable[Batch]) -> Iterator[Batch]:
@@ -43,7 +44,7 @@ def batches(request: Request) -> Batches:
         wds.WebDataset(tars, shardshuffle=len(tars), seed=request.seed)
         .repeat()
         .compose(windows)
-        .shuffle(BUFFER, initial=BUFFER // 2)
+        .shuffle(buffer, initial=buffer // 2)
         .batched(work.batch, collation_fn=torch.utils.data.default_collate, partial=False)
     )
     loader = wds.WebLoader(dataset, batch_size=None, num_workers=request.workers, prefetch_factor=2)
