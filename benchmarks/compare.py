@@ -23,7 +23,7 @@ from typing import Any
 from _common import RESULTS, write_result
 from processes import run_child, shared_memory_bytes
 from reporting import add_ratios, markdown, merge_runs
-from rivals.table import BASELINE, RIVALS, Rival
+from rivals.table import RIVALS, Rival, baseline
 from workloads.spec import WORKLOADS, Workload
 
 PREPARE_S, CHECK_S, START_S = 1800.0, 300.0, 240.0
@@ -126,12 +126,12 @@ def compare(workload: Workload, rivals: list[Rival], args: argparse.Namespace) -
         entry = runner.entries[rival.name]
         say(f"{rival.name}: {entry['status']} {entry.get('reason', '')}")
     runner.time_all()
-    add_ratios(runner.entries, BASELINE)
+    add_ratios(runner.entries, baseline(workload))
     return {
         "workload": workload.name,
         "setting": workload.setting,
         "protocol": f"{args.workers} workers, {args.repeats} repeats of {args.seconds:g} s, median (min–max)",
-        "baseline": BASELINE,
+        "baseline": baseline(workload),
         "loader_arguments": dict(args.loader),
         "load_average_before": load_before,
         "rivals": runner.entries,

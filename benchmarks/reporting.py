@@ -83,7 +83,7 @@ def table_rows(rivals: Mapping[str, Mapping[str, Any]]) -> Iterable[list[str]]:
 
 
 HEADER = [
-    "loader", "windows/s", "× DIY", "longest gap, ms", "median gap, ms", "first batch, s", "from import, s",
+    "loader", "windows/s", "× {baseline}", "longest gap, ms", "median gap, ms", "first batch, s", "from import, s",
     "memory, MB", "stored, MB", "episodes a batch", "to know",
 ]  # fmt: skip
 
@@ -92,7 +92,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     """Return a comparison as Markdown: its setting, the table, and who is missing from it and why."""
     rivals = result["rivals"]
     lines = [f"**{result['workload']}**: {result['setting']}; {result['protocol']}.", ""]
-    lines += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    header = [cell.format(baseline=result["baseline"]) for cell in HEADER]
+    lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(HEADER)]
     lines += ["| " + " | ".join(cells) + " |" for cells in table_rows(rivals)]
     uniform = next((e["check"]["distinct_episodes_uniform"] for e in rivals.values() if e.get("check")), None)
     if uniform is not None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-BASELINE = "torchcodec"
-"""All ratios are to this one, in the same run."""
+from workloads.spec import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,3 +181,8 @@ _ALL = (
     ),
 )
 RIVALS = {rival.name: rival for rival in _ALL}
+
+
+def baseline(workload: Workload) -> str:
+    """Return the rival that all ratios of a workload are to, in the same run: what people write by hand."""
+    return "torchcodec" if workload.cameras else "in-ram"

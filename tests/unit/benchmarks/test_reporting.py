@@ -57,9 +57,10 @@ def test_markdown_sorts_by_speed_and_names_who_is_missing() -> None:
         "absent": {"status": "not installed", "reason": "missing: absent", "limit": False, "notes": "n"},
     }
     add_ratios(rivals, "slow")
-    text = markdown({"workload": "w", "setting": "s", "protocol": "p", "rivals": rivals})
+    text = markdown({"workload": "w", "setting": "s", "protocol": "p", "baseline": "slow", "rivals": rivals})
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert [row[0].removeprefix("| ") for row in rows] == ["loader", "fast", "slow", "*limit*"]
+    assert rows[0][2] == "× slow"
     assert {len(row) for row in rows} == {len(HEADER)}
     assert rows[2][1:4] == ["50.0 (40.0–60.0)", "1.00", "100"]
     assert rows[1][1:3] == ["1,234", "24.7"]
