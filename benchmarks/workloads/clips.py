@@ -42,7 +42,7 @@ class _Packets:
         first = max(i for i in self.keyframes if i <= start)
         out = io.BytesIO()
         with av.open(out, "w", format="mp4") as target:
-            stream = target.add_stream_from_template(self.stream)
+            stream = target.add_stream_from_template(self.stream, opaque=True)
             stream.time_base = self.stream.time_base
             for packet, (pts, dts) in zip(self.packets[first:stop], self.times[first:stop], strict=True):
                 packet.pts, packet.dts = pts - self.times[first][0], dts - self.times[first][1]
