@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from trajload.decode.libav_symbols import Libav
     from trajload.decode.libav_video import LoopSetup
+    from trajload.decode.resize import PictureFilter
 
 __all__ = ["DecodeContext", "Engine"]
 
@@ -57,7 +58,7 @@ class DecodeContext:
         self._loops: OrderedDict[tuple[Any, ...], LoopSetup | None] = OrderedDict()
         self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
-        self._weights: OrderedDict[tuple[int, int], tuple[NDArray, NDArray]] = OrderedDict()
+        self._filters: OrderedDict[tuple[Any, ...], PictureFilter] = OrderedDict()
         self._reformatters: OrderedDict[tuple[Any, ...], VideoReformatter] = OrderedDict()
         self._coefficients: dict[tuple[str, ...], NDArray] = {}
         self._zstd: zstandard.ZstdDecompressor | None = None
@@ -152,17 +153,18 @@ class DecodeContext:
             self._scratch.move_to_end(key)
         return found
 
-    def weights(self, num_in: int, num_out: int) -> tuple[NDArray, NDArray]:
-        """Return the resize weights of one axis; see `trajload.decode.resize.axis_weights`."""
-        key = (num_in, num_out)
-        found = self._weights.get(key)
+    def filter(self, size_in: tuple[int, ...], size_out: tuple[int, ...]) -> PictureFilter:
+        """Return the resize filter from pictures of one size (H, W) to another, kept."""
+        key = (size_in, size_out)
+        found = self._filters.get(key)
         if found is None:
-            from trajload.decode.resize import axis_weights
+            from trajload.decode.resize import PictureFilter
 
-            found = axis_weights(num_in, num_out)
-            self._weights[key] = found
-            while len(self._weights) > _MAX_SCRATCH:
-                self._weights.popitem(last=False)
+            found = self._filters[key] = PictureFilter.between(size_in, size_out)
+            while len(self._filters) > _MAX_SCRATCH:
+                self._filters.popitem(last=False)
+        else:
+            self._filters.move_to_end(key)
         return found
 
     def coefficients(self, kernel: str, pix_fmt: str, color_space: str, color_range: str) -> NDArray:
@@ -200,7 +202,7 @@ class DecodeContext:
                 loop.close()
         self._loops.clear()
         self._scratch.clear()
-        self._weights.clear()
+        self._filters.clear()
         self._reformatters.clear()
         self._zstd = None
         self._verified.clear()

@@ -4,7 +4,8 @@ Functions of libav are called by address, which comes as a number at run time, s
 disk. Nothing is read from a frame that was not compared with what the caller expects and with the size of its buffers.
 Any surprise ends the loop with a status; the caller then repeats the window through PyAV, which words the error.
 
-Compiled code is kept by the time stamp of this file: touch it after an edit of `kernels.py`, whose kernels are inlined.
+Compiled code is kept by the time stamp of this file: touch it after an edit of `kernels.py` or `vectors.py`,
+which are inlined.
 """
 
 # Shapes: P packets, S segments, W wanted frames, T rows, C channels, H height, W width
@@ -204,7 +205,7 @@ def _copy_bytes(state: NDArray, height: int, row_bytes: int, row_H: NDArray, byt
 
 
 @_compiled
-def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, buffer: NDArray, out: NDArray) -> int:
+def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, out: NDArray) -> int:
     """Write the frame as planar RGB (3, H, W) of its own size."""
     width, height = expected[_WIDTH], expected[_HEIGHT]
     is_420 = expected[_KIND] == YUV420
@@ -220,7 +221,7 @@ def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, buffer: N
     u = carray(_pointer(_load64(frame + FRAME_DATA + 8)), u_size, np.uint8)
     v = carray(_pointer(_load64(frame + FRAME_DATA + 16)), v_size, np.uint8)
     if is_420:
-        yuv420_to_rgb(y, u, v, y_stride, c_stride, coefficients, buffer, out)
+        yuv420_to_rgb(y, u, v, y_stride, c_stride, coefficients, out)
     else:
         yuv444_to_rgb(y, u, v, y_stride, c_stride, coefficients, out)
     return OK
@@ -235,14 +236,12 @@ def decode_window(
     want_pts_W: NDArray,
     want_row_W: NDArray,
     coefficients: NDArray,
-    buffer: NDArray,
     rgb: NDArray,
     first_y: NDArray,
     weight_y: NDArray,
     first_x: NDArray,
     weight_x: NDArray,
     row_buffer: NDArray,
-    sum_buffer: NDArray,
     out: NDArray,
 ) -> int:
     """Decode the packets and write each wanted frame to its row of `out`; return OK or why not.
@@ -255,7 +254,6 @@ def decode_window(
         want_pts_W: Rising pts of the frames asked for. Emptied of what was found: NO_PTS takes its place at the end.
         want_row_W: Row of `out` for each.
         coefficients: Of the colour kernel.
-        buffer: Of the 4:2:0 kernel.
         rgb: (3, H, W) of the stored size, used where `out` has another.
         first_y: Resize weights, and so on; for `BYTES`, the wanted rows and bytes instead of the first two.
         out: (T, C, H, W) uint8.
@@ -315,11 +313,11 @@ def decode_window(
                     bytes_per_row = width * expected[_SAMPLE_BYTES]
                     status = _copy_bytes(state, height, bytes_per_row, first_y, first_x, out[row, 0])
                 elif is_direct:
-                    status = _convert(state, expected, coefficients, buffer, out[row])
+                    status = _convert(state, expected, coefficients, out[row])
                 else:
-                    status = _convert(state, expected, coefficients, buffer, rgb)
+                    status = _convert(state, expected, coefficients, rgb)
                     if status == OK:
-                        resize(rgb, first_y, weight_y, first_x, weight_x, row_buffer, sum_buffer, out[row])
+                        resize(rgb, first_y, weight_y, first_x, weight_x, row_buffer, out[row])
                 if status != OK:
                     return status
                 is_done_W[k] = 1

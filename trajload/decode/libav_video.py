@@ -119,25 +119,21 @@ def make_setup(
     sample_bytes = _BYTES_PER_SAMPLE.get(index.pix_fmt, 1)
     kinds = {"bytes": libav_loop.BYTES, "420": libav_loop.YUV420, "444": libav_loop.YUV444}
     expected = [width, height, decoder.pix_fmt, kinds[kind], is_direct, index.codec == "h264", sample_bytes]
+    i16: Any = np.int16
     i32: Any = np.int32
-    coefficients, buffer, rgb = np.zeros(6, i32), np.zeros((8, 1), np.int16), np.zeros((3, 1, 1), np.uint8)
+    coefficients, rgb = np.zeros(6, i32), np.zeros((3, 1, 1), np.uint8)
     first_y = first_x = np.zeros(0, i32)
-    weight_y = weight_x = np.zeros((0, 0), i32)
-    row_buffer = sum_buffer = np.zeros(0, i32)
+    resizing = (first_y, np.zeros((0, 0), i16), first_x, np.zeros((0, 0, 0), i16), np.zeros(0, i16))
     if kind == "bytes":
         if not is_direct:
             first_y = nearest_indices(height, size[0]).astype(i32)
             columns = nearest_indices(width, size[1]).astype(i32) * sample_bytes
             first_x = (columns[:, None] + np.arange(sample_bytes, dtype=i32)).reshape(-1)
+            resizing = (first_y, resizing[1], first_x, *resizing[3:])
     else:
         coefficients = context.coefficients(kind, index.pix_fmt, index.color_space, index.color_range)
-        buffer = context.scratch("yuv_rows", (8, width + 1), np.int16) if kind == "420" else buffer
         if not is_direct:
             rgb = context.scratch("rgb", (3, height, width), np.uint8)
-            first_y, weight_y = context.weights(height, size[0])
-            first_x, weight_x = context.weights(width, size[1])
-            weight_y, weight_x = weight_y.T, weight_x.T
-            row_buffer = context.scratch("resize_row", (width,), i32)
-            sum_buffer = context.scratch("resize_sum", (size[1],), i32)
-    arrays = (coefficients, buffer, rgb, first_y, weight_y, first_x, weight_x, row_buffer, sum_buffer)
+            resizing = context.filter((height, width), size).arrays
+    arrays = (coefficients, rgb, *resizing)
     return LoopSetup(decoder, loop_state(libav, decoder), np.array(expected, dtype=np.int64), arrays)
