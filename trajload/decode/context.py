@@ -9,6 +9,7 @@ import numpy as np
 
 from trajload.errors import ConfigError
 from trajload.refs import VideoIndex
+from trajload.spec import StreamSpec
 from trajload.types import NDArray
 
 if TYPE_CHECKING:
@@ -28,11 +29,17 @@ Engine: TypeAlias = Literal["libav", "pyav"]
 # reference frames, some 10 MB at 1080p.
 _MAX_DECODERS = 8
 _MAX_SCRATCH = 16
+_UNKNOWN: Literal["unknown"] = "unknown"
 
 
 def _decoder_key(index: VideoIndex) -> tuple[Any, ...]:
     size = (index.width, index.height, index.pix_fmt)
     return (index.codec, index.extradata, *size, index.color_space, index.color_range)
+
+
+def _loop_key(index: VideoIndex, spec: StreamSpec, size: tuple[int, ...]) -> tuple[Any, ...]:
+    shown = (index.color_space, index.color_range, index.rotation, spec.shape, spec.dtype, spec.modality, size)
+    return (index.codec, index.extradata, index.width, index.height, index.pix_fmt, *shown)
 
 
 class DecodeContext:
@@ -99,27 +106,32 @@ class DecodeContext:
             self._is_engine_known = True
         return self._libav
 
-    def loop_setup(self, index: VideoIndex, size: tuple[int, ...], kind: str) -> LoopSetup | None:
-        """Return what the compiled loop needs for pictures of that size, or None where PyAV decodes the stream."""
+    def loop_setup(self, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...]) -> LoopSetup | None:
+        """Return what the compiled loop needs for pictures of that size, or None where PyAV decodes the stream.
+
+        Raises:
+            DecodeError: The video does not show what the spec declares.
+        """
+        key = _loop_key(index, spec, size)
+        found = self._loops.get(key, _UNKNOWN)
+        if not isinstance(found, str):
+            self._loops.move_to_end(key)
+            return found
         libav = self.libav()
         if libav is None:
             return None
-        key = (_decoder_key(index), size, kind)
-        if key in self._loops:
-            self._loops.move_to_end(key)
-            return self._loops[key]
         from trajload.decode.libav_video import make_setup
 
-        found = self._loops[key] = make_setup(libav, index, size, kind, self)
+        made = self._loops[key] = make_setup(libav, index, spec, size, self)
         while len(self._loops) > _MAX_DECODERS:
             _, old = self._loops.popitem(last=False)
             if old is not None:
                 old.close()
-        return found
+        return made
 
-    def drop_loop(self, index: VideoIndex, size: tuple[int, ...], kind: str, *, for_good: bool) -> None:
+    def drop_loop(self, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...], *, for_good: bool) -> None:
         """Forget the loop's decoder after an error; `for_good` leaves the stream to PyAV from now on."""
-        key = (_decoder_key(index), size, kind)
+        key = _loop_key(index, spec, size)
         old = self._loops.pop(key, None)
         if old is not None:
             old.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajload.decode.plan import Blobs, VideoReads, reorder_depth
+from trajload.decode.plan import Blobs, VideoReads
 from trajload.decode.resize import nearest_indices
 from trajload.refs import VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
@@ -35,6 +35,22 @@ class LoopSetup:
     arrays: tuple[NDArray, ...]
     """From the colour coefficients to the last scratch buffer."""
 
+    def decode(self, reads: VideoReads, source: Blobs, out: NDArray) -> int:
+        """Write the wanted frames to their rows of `out` (T, C, H, W) uint8 and return a status of `libav_loop`."""
+        from trajload.decode import libav_loop
+
+        return libav_loop.decode_window(  # type: ignore[no-any-return]
+            self.state,
+            self.expected,
+            source.addresses(),
+            reads.ranges_R2,
+            reads.packets_P4,
+            reads.segments_S3,
+            reads.wanted_W3,
+            *self.arrays,
+            out,
+        )
+
     def close(self) -> None:
         self.decoder.close()
 
@@ -50,45 +66,17 @@ def decode_with_loop(
     from trajload.decode import libav_loop
 
     index = track.index
-    kind = _kind(index, spec)
-    if kind is None:
-        return False
     size = out.shape[2:]
-    setup = context.loop_setup(index, size, kind)
+    setup = context.loop_setup(index, spec, size)
     if setup is None:
         return False
-    runs = [slice(a, b) for a, b in reads.segments]
-    stops = np.cumsum([b - a for a, b in reads.segments])
-    packets_4P = np.empty((4, stops[-1]), dtype=np.int64)
-    segments_S3 = np.zeros((len(runs), 3), dtype=np.int64)
-    start = 0
-    for s, (run, stop) in enumerate(zip(runs, stops.tolist(), strict=True)):
-        packets_4P[0, start:stop] = index.offset_P[run]
-        packets_4P[1, start:stop] = index.size_P[run]
-        packets_4P[2, start:stop] = index.pts_P[run]
-        packets_4P[3, start:stop] = index.dts_P[run]
-        segments_S3[s] = start, stop, reorder_depth(index.pts_P[run]) if index.codec == "h264" else 0
-        start = stop
-    # libav takes an empty packet for the end of the stream
-    if packets_4P[1].min() <= 0 or packets_4P[1].max() >= 1 << 31:
-        return False
-    packets_4P[0] = source.addresses(packets_4P[0], packets_4P[1])
-    pts_W = index.pts_P[index.packet_of_frame_F[reads.frames_F]]
-    order = np.argsort(pts_W)
     rows_out = out if out.dtype == np.uint8 else out.view(np.uint8)
-    status = libav_loop.decode_window(  # type: ignore[call-arg]
-        setup.state,
-        setup.expected,
-        packets_4P,
-        segments_S3,
-        pts_W[order],
-        reads.first_F[order],
-        *setup.arrays,
-        rows_out,
-    )
-    if status != libav_loop.OK:
-        context.drop_loop(index, size, kind, for_good=status == libav_loop.BAD_PLANE)
-    return bool(status == libav_loop.OK)
+    status = setup.decode(reads, source, rows_out)
+    if status == libav_loop.OK:
+        return True
+    if status != libav_loop.IS_UNFIT:
+        context.drop_loop(index, spec, size, for_good=status == libav_loop.BAD_PLANE)
+    return False
 
 
 def _kind(index: VideoIndex, spec: StreamSpec) -> str | None:
@@ -103,13 +91,22 @@ def _kind(index: VideoIndex, spec: StreamSpec) -> str | None:
 
 
 def make_setup(
-    libav: Libav, index: VideoIndex, size: tuple[int, ...], kind: str, context: DecodeContext
+    libav: Libav, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...], context: DecodeContext
 ) -> LoopSetup | None:
-    """Open a decoder for `index` and prepare the loop for pictures of `size` (H, W); None if that fails."""
+    """Open a decoder for `index` and prepare the loop for pictures of `size` (H, W); None if it cannot make them.
+
+    Raises:
+        DecodeError: The video does not show what the spec declares.
+    """
     from trajload.decode import libav_loop
     from trajload.decode.libav_decoder import LibavDecoder, loop_state
     from trajload.decode.libav_symbols import LibavUnavailableError
+    from trajload.decode.pixels import check_picture
 
+    check_picture(index, spec)
+    kind = _kind(index, spec)
+    if kind is None:
+        return None
     try:
         decoder = LibavDecoder(libav, index)
     except LibavUnavailableError:
