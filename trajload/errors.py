@@ -146,10 +146,11 @@ class LoaderExhaustedError(TrajloadError):
     """A train_step at or beyond the end of a finite run was asked for. Not a StopIteration (PEP 479)."""
 
 
-class at:  # noqa: N801 (reads as a word: `with at(shard=...)`)
+class at:
     """Add a location to every TrajloadError that passes through; inner locations win.
 
-    A class, since a generator costs five times as much to enter and leave, and every stream of every window does.
+    A class, since a generator costs five times as much to enter and leave, and every stream of every window does. What
+    takes time to find may be given as a function; it is called only when an error passes.
 
     Example:
         >>> with at(shard="000000.tar", episode="ep-17"):  # doctest: +SKIP
@@ -168,4 +169,5 @@ class at:  # noqa: N801 (reads as a word: `with at(shard=...)`)
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, TrajloadError):
-            error.at = error.at.merged(Locus(**self._locus))
+            known = {name: value() if callable(value) else value for name, value in self._locus.items()}
+            error.at = error.at.merged(Locus(**known))

@@ -39,7 +39,7 @@ from trajload.decode.libav_symbols import (
 )
 from trajload.types import NDArray
 
-__all__ = ["BYTES", "OK", "YUV420", "YUV444", "decode_window"]
+__all__ = ["BYTES", "KIND_AT", "OK", "YUV420", "YUV444", "decode_window"]
 
 _F = TypeVar("_F")
 
@@ -59,7 +59,7 @@ else:
 _SEND, _RECEIVE, _FLUSH, _UNREF, _PLANE_BUFFER = 0, 1, 2, 3, 4
 _CONTEXT, _PACKET, _FRAME, _SKIP, _REORDER, _FLAGS, _ERRORS, _EAGAIN = 5, 6, 7, 8, 9, 10, 11, 12
 # Entries of `expected`.
-_WIDTH, _HEIGHT, _FORMAT, _KIND, _IS_DIRECT, _MAY_SKIP, _SAMPLE_BYTES = 0, 1, 2, 3, 4, 5, 6
+_WIDTH, _HEIGHT, _FORMAT, KIND_AT, _IS_DIRECT, _MAY_SKIP, _SAMPLE_BYTES = 0, 1, 2, 3, 4, 5, 6
 
 # What is made of a frame: its first plane's bytes, or RGB by one of the kernels.
 BYTES, YUV420, YUV444 = 0, 1, 2
@@ -217,7 +217,7 @@ def _copy_bytes(state: NDArray, height: int, row_bytes: int, row_H: NDArray, byt
 def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, out: NDArray) -> int:
     """Write the frame as planar RGB (3, H, W) of its own size."""
     width, height = expected[_WIDTH], expected[_HEIGHT]
-    is_420 = expected[_KIND] == YUV420
+    is_420 = expected[KIND_AT] == YUV420
     c_width, c_height = ((width + 1) >> 1, (height + 1) >> 1) if is_420 else (width, height)
     y_size = _plane_size(state, 0, width, height)
     u_size = _plane_size(state, 1, c_width, c_height)
@@ -270,7 +270,7 @@ def decode_window(
         out: (T, C, H, W) uint8.
     """
     context, packet, frame = state[_CONTEXT], state[_PACKET], state[_FRAME]
-    width, height, kind = expected[_WIDTH], expected[_HEIGHT], expected[_KIND]
+    width, height, kind = expected[_WIDTH], expected[_HEIGHT], expected[KIND_AT]
     is_direct, may_skip = expected[_IS_DIRECT] != 0, expected[_MAY_SKIP] != 0
     for i in range(len(packets_P4)):
         # libav takes an empty packet for the end of the stream

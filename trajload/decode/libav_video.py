@@ -39,7 +39,7 @@ class LoopSetup:
         """Write the wanted frames to their rows of `out` (T, C, H, W) uint8 and return a status of `libav_loop`."""
         from trajload.decode import libav_loop
 
-        return libav_loop.decode_window(  # type: ignore[no-any-return]
+        return libav_loop.decode_window(  # type: ignore[call-arg]
             self.state,
             self.expected,
             source.addresses(),

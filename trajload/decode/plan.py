@@ -121,13 +121,14 @@ def plan_video(track: VideoTrack, rows: Int64Array) -> VideoReads:
     from trajload.decode import plan_kernel
 
     index = track.index
-    table = (index.offset_P, index.size_P, index.pts_P, index.dts_P, index.is_keyframe_P)
+    packets = (index.offset_P, index.size_P, index.pts_P, index.dts_P, index.is_keyframe_P)
+    table = (*packets, index.packet_of_frame_F, index.seek_of_frame_F)
+    if not all(column.flags.c_contiguous for column in table):
+        table = tuple(np.ascontiguousarray(column) for column in table)
     numbers = (track.first_frame, track.num_rows, MAX_GAP_BYTES, index.codec == "h264")
 
     def plan(rows: Int64Array) -> tuple[int, tuple[NDArray, ...]]:
-        status, *arrays = plan_kernel.plan_window(
-            rows, *table, index.packet_of_frame_F, index.seek_of_frame_F, *numbers
-        )
+        status, *arrays = plan_kernel.plan_window(rows, *table, *numbers)
         return status, tuple(arrays)
 
     status, arrays = plan(np.ascontiguousarray(rows))

@@ -46,7 +46,7 @@ class PictureFilter:
         return cls(first_y, weight_y, first_x, np.ascontiguousarray(grouped), row_buffer)
 
     @property
-    def arrays(self) -> tuple[NDArray, ...]:
+    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
         """The middle arguments of `kernels.resize`."""
         return self.first_y, self.weight_y, self.first_x, self.weight_x, self.row_buffer
 

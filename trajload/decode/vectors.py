@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 
 if TYPE_CHECKING:
 
-    def intrinsic(function: Any) -> Any: ...
+    def intrinsic(function: Any = None, **options: Any) -> Any: ...
 
 else:
     from numba.extending import intrinsic
