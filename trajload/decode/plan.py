@@ -122,7 +122,7 @@ def plan_video(track: VideoTrack, rows: Int64Array) -> VideoReads:
 
     index = track.index
     packets = (index.offset_P, index.size_P, index.pts_P, index.dts_P, index.is_keyframe_P)
-    table = (*packets, index.packet_of_frame_F, index.seek_of_frame_F)
+    table: tuple[NDArray, ...] = (*packets, index.packet_of_frame_F, index.seek_of_frame_F)
     if not all(column.flags.c_contiguous for column in table):
         table = tuple(np.ascontiguousarray(column) for column in table)
     numbers = (track.first_frame, track.num_rows, MAX_GAP_BYTES, index.codec == "h264")
