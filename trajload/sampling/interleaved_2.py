@@ -40,9 +40,7 @@ class Interleaved2Order(InterleavedOrder):
         """Fix slots and lanes; see `InterleavedOrder`."""
         super().__init__(inputs, block_windows=block_windows, lanes_per_row=lanes_per_row)
         self._layout = SlotLayout(BlockKinds(self.blocks))
-        self.lanes = RowLanes(
-            self.num_windows, self.global_batch_size, self.lanes_per_row, self.blocks.block_windows
-        )
+        self.lanes = RowLanes(self.num_windows, self.global_batch_size, self.lanes_per_row, self.blocks.block_windows)
         self._epochs: EpochCache[_Epoch] = EpochCache(self._make_epoch)
 
     def window_ids(self, epoch: int, offset_B: Int64Array) -> Int64Array:

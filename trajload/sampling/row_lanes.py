@@ -18,7 +18,10 @@ import numpy as np
 from trajload.sampling.even_cuts import EvenCuts
 from trajload.types import Int64Array
 
-__all__ = ["LanePlaces", "RowLanes", "spread_multiplier"]
+__all__ = ["MIN_SLOTS_TURNED", "LanePlaces", "RowLanes", "spread_multiplier"]
+
+MIN_SLOTS_TURNED = 3
+"""Shorter circles are read from their start. At least 3, since a turn may take up to that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,9 +133,7 @@ class RowLanes:
         is_last_B = turn_B == self.lanes_per_row - 1
         return self._length + np.where(is_last_B, row_B < self._rows.num_longer, turn_B < self._differing)
 
-    def _circle(
-        self, row_B: Int64Array, turn_B: Int64Array
-    ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    def _circle(self, row_B: Int64Array, turn_B: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
         """Return (start_B, size_B, shift_B, first_B): a circle, where reading begins in it, and how far the lane is from there."""
         piece_B = self._rows.start(row_B)
         lane_B = turn_B * self._length + np.minimum(turn_B, self._differing)
@@ -144,5 +145,10 @@ class RowLanes:
         else:
             start_B, size_B, first_B = piece_B, self._rows.size(row_B), lane_B
             phase_B = row_B * self._row_multiplier % self.num_rows * self.slot_windows // self.num_rows
-        shift_B = np.where(size_B >= self.slot_windows, (phase_B - start_B) % self.slot_windows, 0)
-        return start_B, size_B, shift_B, first_B
+        shift_B = (phase_B - start_B) % self.slot_windows
+        if not self.has_circle_per_lane:
+            # A row ends with the start of its piece, while the row before it, near its own end, reads the other part of the
+            # slot cut between them. Every other row turns two slots later, so that no batch holds both parts.
+            shift_B += row_B % 2 * (2 * self.slot_windows)
+        # A circle of so few slots is not worth a further cut: nearly all of it is start and end of the epoch.
+        return start_B, size_B, np.where(size_B >= MIN_SLOTS_TURNED * self.slot_windows, shift_B, 0), first_B

@@ -21,8 +21,8 @@ from trajload.types import BoolArray, Int64Array
 
 __all__ = ["SlotLayout", "SlotPlaces", "SlotSequence"]
 
-BLOCKS_PER_RUN = 64
-"""Blocks of all kinds for each run of short ones: a run costs one cut block, so at most 1.6 % of blocks are cut by runs."""
+BLOCKS_PER_RUN = 128
+"""Blocks of all kinds for each run of short ones: a run costs one cut block, so runs cut at most 0.8 % of all blocks."""
 _CHUNK = 2**16
 
 
@@ -194,7 +194,12 @@ class SlotSequence:
 
 
 def _put(
-    out: list[Int64Array], at_B: Int64Array, blocks: BlockPlaces, rank_B: Int64Array, start_B: Int64Array, stop_B: Int64Array
+    out: list[Int64Array],
+    at_B: Int64Array,
+    blocks: BlockPlaces,
+    rank_B: Int64Array,
+    start_B: Int64Array,
+    stop_B: Int64Array,
 ) -> None:
     values = (blocks.block_B, blocks.episode_B, blocks.first_window_id_B, blocks.size_B, rank_B, start_B, stop_B)
     for target_B, value_B in zip(out, values, strict=True):

@@ -209,7 +209,7 @@ def test_uses_of_blocks_begin_and_end_once_around_all_their_windows(
         assert np.array_equal(uses.begins_B[in_lane], changes)
         assert np.array_equal(uses.ends_B[in_lane], np.r_[changes[1:], True] if len(block) else changes)
         num_uses += int(changes.sum())
-    cut_lanes, cut_blocks = order.cut_blocks(epoch)
+    cut_lanes, cut_blocks = order.cut_parts(epoch)
     assert num_uses == order.blocks.num_blocks + len(cut_lanes)
     for lane, cut in zip(cut_lanes, cut_blocks, strict=True):
         assert uses.block_B[uses.lane_B == lane][0] == uses.block_B[uses.lane_B == lane - 1][-1] == cut
