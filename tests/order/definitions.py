@@ -142,10 +142,16 @@ def slots_2(case: Layout, seed: int, epoch: int) -> list[tuple[int, int]]:
     return sequence + windows[num_slots * width :]
 
 
+def largest_term(a: int, b: int) -> int:
+    """Return the largest term of the continued fraction of a / b."""
+    return max(a // b, largest_term(b, a % b)) if b else 0
+
+
 def multiplier_2(num: int) -> int:
-    """Return the number closest to 0.618 num that is coprime to it, the larger of two."""
+    """Return of the numbers within 16 of 0.618 num, and coprime to it, the one whose fraction has the smallest terms."""
     target = max(1, round(num * 0.6180339887498949))
-    return min((m for m in range(1, 2 * num + 2) if gcd(m, num) == 1), key=lambda m: (abs(m - target), -m))
+    near = [m for m in range(max(1, target - 16), min(num, target + 16) + 1) if gcd(m, num) == 1]
+    return min(near, key=lambda m: (largest_term(num, m), abs(m - target), -m))
 
 
 def turned(values: list[Any], first: int, phase: int, width: int, later: int) -> list[Any]:

@@ -23,6 +23,8 @@ __all__ = ["MIN_SLOTS_TURNED", "LanePlaces", "RowLanes", "spread_multiplier"]
 MIN_SLOTS_TURNED = 3
 """Shorter circles are read from their start. At least 3, since a turn may take up to that."""
 
+_SEARCHED = 17
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanePlaces:
@@ -36,9 +38,21 @@ class LanePlaces:
 
 
 def spread_multiplier(num: int) -> int:
-    """Return m coprime to `num`, close to 0.618 `num`: any n neighbours of r * m % num lie about num / n apart."""
+    """Return m coprime to `num`, such that neighbouring r have r * m % num far apart, evenly for any n of them.
+
+    That is so where the continued fraction of num / m has small terms; the golden ratio has the smallest, so the best
+    of the numbers close to 0.618 `num` is taken, the closest of equals.
+    """
     target = max(1, round(num * 0.6180339887498949))
-    return next(m for d in range(num + 1) for m in (target + d, target - d) if m >= 1 and gcd(m, num) == 1)
+    near = [m for d in range(_SEARCHED) for m in (target + d, target - d) if 1 <= m <= num and gcd(m, num) == 1]
+    return min(near, key=lambda m: _largest_term(num, m))
+
+
+def _largest_term(a: int, b: int) -> int:
+    largest = 0
+    while b:
+        largest, a, b = max(largest, a // b), b, a % b
+    return largest
 
 
 class RowLanes:

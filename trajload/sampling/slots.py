@@ -166,6 +166,11 @@ class SlotSequence:
             out_B[at_B] = self._short_index(self._start_S1[self._short.inverse(number_B[at_B])] + rank_B[at_B])
         return out_B
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._start_S1.nbytes
+
     def run_edges(self) -> Int64Array:
         """Return the places on both sides of each cut that the ends of runs make in the sequence of short blocks."""
         if not self._layout.kinds.num_whole:
