@@ -123,11 +123,18 @@ def slots_2(case: Layout, seed: int, epoch: int) -> list[tuple[int, int]]:
     """Return the sequence of `interleaved/2`: (block, rank) of each place."""
     width = case["block_windows"]
     sizes = [min(width, num - start) for num in episodes_of(case) for start in range(0, num, width)]
-    whole_keys, _, short_keys, run_keys = (round_keys(seed, "interleaved/2", epoch, part) for part in range(4))
+    whole_keys, _, run_keys, *hand_keys = (round_keys(seed, "interleaved/2", epoch, part) for part in range(11))
     whole = [block for block, size in enumerate(sizes) if size == width]
-    short = [block for block, size in enumerate(sizes) if size < width]
+    short = sorted((block for block, size in enumerate(sizes) if size < width), key=lambda block: sizes[block])
     whole = [whole[reference_forward(place, len(whole), whole_keys)] for place in range(len(whole))]
-    short = [short[reference_forward(place, len(short), short_keys)] for place in range(len(short))]
+    dealt = [0, 4, 2, 6, 1, 5, 3, 7]
+    lengths = {hand: len(range(i, len(short), 8)) for i, hand in enumerate(dealt)}
+    firsts = [0, *accumulate(lengths[hand] for hand in range(8))]
+    short = [
+        short[firsts[hand] + reference_forward(place // 8, lengths[hand], hand_keys[hand])]
+        for place in range(len(short))
+        for hand in [dealt[place % 8]]
+    ]
     windows = [(block, rank) for block in short for rank in range(sizes[block])]
     num_slots = len(windows) // width
     slots = [windows[slot * width : (slot + 1) * width] for slot in range(num_slots)]
@@ -148,9 +155,9 @@ def largest_term(a: int, b: int) -> int:
 
 
 def multiplier_2(num: int) -> int:
-    """Return of the numbers within 16 of 0.618 num, and coprime to it, the one whose fraction has the smallest terms."""
+    """Return of the numbers within 31 of 0.618 num, and coprime to it, the one whose fraction has the smallest terms."""
     target = max(1, round(num * 0.6180339887498949))
-    near = [m for m in range(max(1, target - 16), min(num, target + 16) + 1) if gcd(m, num) == 1]
+    near = [m for m in range(max(1, target - 31), min(num, target + 31) + 1) if gcd(m, num) == 1]
     return min(near, key=lambda m: (largest_term(num, m), abs(m - target), -m))
 
 
@@ -165,12 +172,13 @@ def lanes_2(sequence: list[Any], batch: int, lanes_per_row: int, width: int) -> 
     lanes: list[list[Any]] = [[] for _ in range(batch * lanes_per_row)]
     length, num_longer = divmod(len(sequence), len(lanes))
     differing = num_longer // batch
+    num_turns = max(1, min(8, (len(sequence) // batch // width - 1) // 2))
     turns = [k for k in range(lanes_per_row) if k != differing] + [differing]
     first = 0
     for row, piece in enumerate(even_parts(sequence, batch)):
         spread = row * multiplier_2(batch) % batch
         if batch >= width:
-            piece = turned(piece, first, spread * width // batch, width, row % 2 * 2 * width)
+            piece = turned(piece, first, spread * width // batch, width, row % num_turns * 2 * width)
         at = 0
         for turn, k in enumerate(turns):
             lane = k * batch + row

@@ -5,29 +5,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trajload.sampling.blocks import BlockTable
-from trajload.sampling.permute import njit
 from trajload.types import BoolArray, Int64Array
 
 __all__ = ["BlockKinds", "BlockPlaces"]
-
-
-@njit
-def _episode_of_short(number_B: Any, first_block_E1: Any, first_whole_E1: Any, out_B: Any) -> None:
-    # Short blocks before episode e: first_block_E1[e] - first_whole_E1[e], so no third table is kept for them.
-    for i in range(number_B.size):
-        low, high = np.int64(0), np.int64(first_block_E1.size - 1)
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if first_block_E1[middle] - first_whole_E1[middle] <= number_B[i]:
-                low = middle
-            else:
-                high = middle
-        out_B[i] = low
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +25,10 @@ class BlockPlaces:
 
 
 class BlockKinds:
-    """The blocks of `blocks` with `block_windows` windows, and those with fewer, each kind numbered by episode.
+    """The blocks of `blocks` with `block_windows` windows, and those with fewer: each kind has numbers of its own.
 
-    An episode has at most one short block, its last. Holds one int64 per episode beside the block table's own.
-    Immutable and thread-safe.
+    Whole blocks are numbered by episode, short ones by size, then by episode, of which each has at most one, its last.
+    Holds 16 bytes per episode (below 2**31 episodes) beside the block table's own. Immutable and thread-safe.
     """
 
     def __init__(self, blocks: BlockTable) -> None:
@@ -53,6 +37,15 @@ class BlockKinds:
         num_whole_E = np.diff(blocks.first_E1)
         num_whole_E //= blocks.block_windows
         np.cumsum(num_whole_E, out=self._first_whole_E1[1:])
+        dtype = np.int32 if len(num_whole_E) < 2**31 else np.int64
+        rest_E = np.diff(blocks.first_E1)
+        rest_E %= blocks.block_windows
+        episode_S = np.flatnonzero(rest_E).astype(dtype)
+        # Small integers are sorted by radix, in linear time.
+        small = np.uint16 if blocks.block_windows <= 2**16 else np.int32
+        self._episode_S = episode_S[np.argsort(rest_E[episode_S].astype(small), kind="stable")]
+        self._short_number_E = np.zeros(len(rest_E), dtype=dtype)
+        self._short_number_E[self._episode_S] = np.arange(len(episode_S), dtype=dtype)
 
     @property
     def num_whole(self) -> int:
@@ -60,18 +53,18 @@ class BlockKinds:
 
     @property
     def num_short(self) -> int:
-        return self.blocks.num_blocks - self.num_whole
+        return len(self._episode_S)
 
     @property
     def num_short_windows(self) -> int:
         """Windows of all short blocks."""
         return self.blocks.num_windows - self.num_whole * self.blocks.block_windows
 
-    def short_sizes(self) -> Int64Array:
-        """Return the windows of each short block; made anew by each call."""
-        rest_E = np.diff(self.blocks.first_E1)
-        rest_E %= self.blocks.block_windows
-        return rest_E[rest_E > 0]
+    def short_sizes(self, number_B: Int64Array) -> Int64Array:
+        """Return the windows of short blocks by their numbers."""
+        episode_B = self._episode_S[number_B]
+        size_B = self.blocks.first_E1[episode_B + 1] - self.blocks.first_E1[episode_B]
+        return size_B % self.blocks.block_windows
 
     def whole(self, number_B: Int64Array) -> BlockPlaces:
         """Return whole blocks by their numbers in [0, num_whole)."""
@@ -87,10 +80,8 @@ class BlockKinds:
 
     def short(self, number_B: Int64Array) -> BlockPlaces:
         """Return short blocks by their numbers in [0, num_short)."""
-        episode_B = np.empty(len(number_B), dtype=np.int64)
-        _episode_of_short(number_B, self.blocks.first_block_E1, self._first_whole_E1, episode_B)
-        stop_B = self.blocks.first_E1[episode_B + 1]
-        size_B = (stop_B - self.blocks.first_E1[episode_B]) % self.blocks.block_windows
+        episode_B = self._episode_S[number_B].astype(np.int64)
+        stop_B, size_B = self.blocks.first_E1[episode_B + 1], self.short_sizes(number_B)
         return BlockPlaces(
             block_B=self.blocks.first_block_E1[episode_B + 1] - 1,
             episode_B=episode_B,
@@ -102,5 +93,7 @@ class BlockKinds:
         """Return (is_short_B, number_B): the kind of blocks of these sizes, and the number in it."""
         is_short_B = size_B < self.blocks.block_windows
         episode_B = np.asarray(np.searchsorted(self.blocks.first_block_E1, block_B, side="right"), dtype=np.int64) - 1
-        num_short_before_B = self.blocks.first_block_E1[episode_B] - self._first_whole_E1[episode_B]
-        return is_short_B, np.where(is_short_B, num_short_before_B, block_B - num_short_before_B)
+        rank_B = block_B - self.blocks.first_block_E1[episode_B]
+        return is_short_B, np.where(
+            is_short_B, self._short_number_E[episode_B], self._first_whole_E1[episode_B] + rank_B
+        )

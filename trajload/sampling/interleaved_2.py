@@ -14,6 +14,7 @@ import numpy as np
 
 from trajload.sampling.block_kinds import BlockKinds
 from trajload.sampling.block_sums import permute_inside
+from trajload.sampling.deal import NUM_HANDS
 from trajload.sampling.interleaved import BlockUses, InterleavedOrder
 from trajload.sampling.order_base import EpochCache, OrderInputs, check_epoch, check_range, round_keys
 from trajload.sampling.row_lanes import RowLanes
@@ -95,6 +96,7 @@ class Interleaved2Order(InterleavedOrder):
         return uses, start_B
 
     def _make_epoch(self, epoch: int) -> _Epoch:
-        keys = [round_keys(self.seed, _PURPOSE, epoch, part=part) for part in range(4)]
-        sequence = SlotSequence(self._layout, keys[0], keys[2], keys[3][0])
-        return _Epoch(sequence, np.array(keys[1], dtype=np.uint64))
+        whole, inside, runs, *hands = (
+            round_keys(self.seed, _PURPOSE, epoch, part=part) for part in range(3 + NUM_HANDS)
+        )
+        return _Epoch(SlotSequence(self._layout, whole, hands, runs[0]), np.array(inside, dtype=np.uint64))

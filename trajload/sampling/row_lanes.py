@@ -21,9 +21,13 @@ from trajload.types import Int64Array
 __all__ = ["MIN_SLOTS_TURNED", "LanePlaces", "RowLanes", "spread_multiplier"]
 
 MIN_SLOTS_TURNED = 3
-"""Shorter circles are read from their start. At least 3, since a turn may take up to that."""
+"""Shorter circles are read from their start."""
 
-_SEARCHED = 17
+_MAX_TURNS = 8
+"""Rows turn in the last 16 slots that they read at most."""
+
+_SEARCHED = 32
+"""Among 63 neighbours one is coprime to any number below 2**48."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +88,7 @@ class RowLanes:
         # With fewer rows than the windows of a slot, rows alone cannot be spread over all phases: each lane then reads
         # in a circle of its own, at the cost of one more cut slot per lane.
         self.has_circle_per_lane = global_batch_size < slot_windows
+        self._num_turns = max(1, min(_MAX_TURNS, (self._rows.length // slot_windows - 1) // 2))
         self._row_multiplier = spread_multiplier(global_batch_size)
         self._lane_multiplier = spread_multiplier(lanes_per_row)
 
@@ -162,7 +167,8 @@ class RowLanes:
         shift_B = (phase_B - start_B) % self.slot_windows
         if not self.has_circle_per_lane:
             # A row ends with the start of its piece, while the row before it, near its own end, reads the other part of the
-            # slot cut between them. Every other row turns two slots later, so that no batch holds both parts.
-            shift_B += row_B % 2 * (2 * self.slot_windows)
+            # slot cut between them. Neighbours turn at least a slot apart, so that no batch holds both parts; several
+            # distances keep rows from turning all at once where the phases of their pieces are in step.
+            shift_B += row_B % self._num_turns * (2 * self.slot_windows)
         # A circle of so few slots is not worth a further cut: nearly all of it is start and end of the epoch.
         return start_B, size_B, np.where(size_B >= MIN_SLOTS_TURNED * self.slot_windows, shift_B, 0), first_B

@@ -9,12 +9,14 @@ Source: docs/decisions/0074-interleaved-2.md
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trajload.sampling.block_kinds import BlockKinds, BlockPlaces
 from trajload.sampling.block_sums import GOLDEN
+from trajload.sampling.deal import DealtOrder
 from trajload.sampling.even_cuts import EvenCuts
 from trajload.sampling.permute import KeyedPermutation, mix64
 from trajload.types import BoolArray, Int64Array
@@ -81,27 +83,30 @@ class SlotSequence:
     """The sequence of one epoch: index <-> (block, rank). Holds one int64 per short block; immutable, thread-safe."""
 
     def __init__(
-        self, layout: SlotLayout, whole_keys: tuple[int, ...], short_keys: tuple[int, ...], run_key: int
+        self,
+        layout: SlotLayout,
+        whole_keys: tuple[int, ...],
+        short_keys: Sequence[tuple[int, ...]],
+        run_key: int,
     ) -> None:
         """Permute.
 
         Args:
             layout: What all epochs share.
             whole_keys: Of the order of whole blocks.
-            short_keys: Of the order of short blocks.
+            short_keys: Of the order of short blocks, `NUM_HANDS` times.
             run_key: Of the places of runs in their strata.
         """
         self._layout = layout
         self._run_key = run_key
         num_short = layout.kinds.num_short
         self._whole = KeyedPermutation(max(layout.kinds.num_whole, 1), whole_keys)
-        self._short = KeyedPermutation(max(num_short, 1), short_keys)
+        self._short = DealtOrder(num_short, short_keys)
         # Where in the sequence of short blocks each of them starts.
         self._start_S1 = np.zeros(num_short + 1, dtype=np.int64)
-        size_S = layout.kinds.short_sizes()
         for low in range(0, num_short, _CHUNK):  # in chunks: with 10**7 episodes each temporary would be 80 MB
-            number_C = np.arange(low, min(low + _CHUNK, num_short), dtype=np.int64)
-            self._start_S1[low + 1 : low + 1 + len(number_C)] = size_S[self._short.forward(number_C)]
+            place_C = np.arange(low, min(low + _CHUNK, num_short), dtype=np.int64)
+            self._start_S1[low + 1 : low + 1 + len(place_C)] = layout.kinds.short_sizes(self._short.forward(place_C))
         np.cumsum(self._start_S1, out=self._start_S1)
 
     def find(self, index_B: Int64Array) -> SlotPlaces:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from trajload.sampling.block_kinds import BlockKinds
 from trajload.sampling.blocks import BlockTable
+from trajload.sampling.deal import DealtOrder
 from trajload.sampling.even_cuts import EvenCuts
 from trajload.sampling.interleaved_2 import Interleaved2Order
 from trajload.sampling.order_base import round_keys
@@ -47,8 +48,8 @@ def kinds_of(counts: list[int], block_windows: int) -> BlockKinds:
 
 
 def sequence_of(layout: SlotLayout, seed: int = 3, epoch: int = 2) -> SlotSequence:
-    keys = [round_keys(seed, "interleaved/2", epoch, part=part) for part in range(4)]
-    return SlotSequence(layout, keys[0], keys[2], keys[3][0])
+    whole, _, runs, *hands = (round_keys(seed, "interleaved/2", epoch, part=part) for part in range(11))
+    return SlotSequence(layout, whole, hands, runs[0])
 
 
 @given(total=st.integers(0, 300), num_parts=st.integers(1, 50))
@@ -67,27 +68,39 @@ def test_parts_are_as_equal_as_can_be_and_found_again(total: int, num_parts: int
 
 @given(counts=COUNTS, block_windows=st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
-def test_both_kinds_of_blocks_are_numbered_by_episode(counts: list[int], block_windows: int) -> None:
-    """Numbers and the way back agree with the blocks written out."""
+def test_both_kinds_of_blocks_are_numbered(counts: list[int], block_windows: int) -> None:
+    """Whole ones by episode, short ones by size, as in the blocks written out; and the way back."""
     kinds = kinds_of(counts, block_windows)
     all_B = np.arange(kinds.blocks.num_blocks)
     episode_B, first_B, size_B = kinds.blocks.locate(all_B)
-    is_short_B = size_B < block_windows
-    assert (kinds.num_whole, kinds.num_short) == ((~is_short_B).sum(), is_short_B.sum())
-    assert kinds.num_short_windows == size_B[is_short_B].sum()
-    assert kinds.short_sizes().tolist() == size_B[is_short_B].tolist()
-    for found, mask_B in (
-        (kinds.whole(np.arange(kinds.num_whole)), ~is_short_B),
-        (kinds.short(np.arange(kinds.num_short)), is_short_B),
+    whole_B = np.flatnonzero(size_B == block_windows)
+    short_B = np.array(sorted(np.flatnonzero(size_B < block_windows), key=lambda b: size_B[b]), dtype=np.int64)
+    assert (kinds.num_whole, kinds.num_short) == (len(whole_B), len(short_B))
+    assert kinds.num_short_windows == size_B[short_B].sum()
+    for found, block_B in (
+        (kinds.whole(np.arange(kinds.num_whole)), whole_B),
+        (kinds.short(np.arange(kinds.num_short)), short_B),
     ):
-        assert found.block_B.tolist() == all_B[mask_B].tolist()
-        assert found.episode_B.tolist() == episode_B[mask_B].tolist()
-        assert found.first_window_id_B.tolist() == first_B[mask_B].tolist()
-        assert found.size_B.tolist() == size_B[mask_B].tolist()
+        assert found.block_B.tolist() == block_B.tolist()
+        assert found.episode_B.tolist() == episode_B[block_B].tolist()
+        assert found.first_window_id_B.tolist() == first_B[block_B].tolist()
+        assert found.size_B.tolist() == size_B[block_B].tolist()
     got_B, number_B = kinds.numbers(all_B, size_B)
-    assert np.array_equal(got_B, is_short_B)
-    assert number_B[is_short_B].tolist() == list(range(kinds.num_short))
-    assert number_B[~is_short_B].tolist() == list(range(kinds.num_whole))
+    assert np.array_equal(got_B, size_B < block_windows)
+    assert number_B[short_B].tolist() == list(range(kinds.num_short))
+    assert number_B[whole_B].tolist() == list(range(kinds.num_whole))
+
+
+@given(num=st.integers(0, 200), seed=st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_small_and_large_blocks_are_dealt_in_turn(num: int, seed: int) -> None:
+    """Each 8 neighbouring places hold one number of each eighth; the way back is right."""
+    order = DealtOrder(num, [round_keys(seed, "test", 0, part=part) for part in range(8)])
+    numbers = order.forward(np.arange(num))
+    assert np.sort(numbers).tolist() == list(range(num))
+    assert order.inverse(numbers).tolist() == list(range(num))
+    for low in range(0, num - 7, 8):
+        assert np.all(np.abs(np.sort(numbers[low : low + 8]) - (np.arange(8) + 0.5) * num / 8) <= num / 16 + 1)
 
 
 @given(counts=COUNTS, block_windows=st.integers(1, 20), seed=st.integers(0, 99))
@@ -159,8 +172,9 @@ def test_lanes_read_what_is_written_out(num_windows: int, size: int, lanes: int,
 @settings(max_examples=100, deadline=None)
 def test_every_batch_begins_as_many_slots(size: int, lanes: int, slot_windows: int, more: int) -> None:
     """G / W of them, rounded down or up, until rows turn near the end of the epoch; with G < W at most one or two."""
-    subject = RowLanes(8 * slot_windows * size * lanes + more, size, lanes, slot_windows)
-    num_batches = subject.num_windows // size - 3 * slot_windows * lanes
+    subject = RowLanes(20 * slot_windows * size * lanes + more, size, lanes, slot_windows)
+    # Rows turn while they read their last 16 slots, in lanes of more or less than that.
+    num_batches = (subject.num_windows // size // lanes - 16 * slot_windows) * lanes
     index_B = subject.places(np.arange(num_batches * size)).index_B
     begins_S = (index_B % slot_windows == 0).reshape(num_batches, size).sum(axis=1)
     if size >= slot_windows:
