@@ -172,7 +172,7 @@ def lanes_2(sequence: list[Any], batch: int, lanes_per_row: int, width: int) -> 
     lanes: list[list[Any]] = [[] for _ in range(batch * lanes_per_row)]
     length, num_longer = divmod(len(sequence), len(lanes))
     differing = num_longer // batch
-    num_turns = max(1, min(8, (len(sequence) // batch // width - 1) // 2))
+    num_turns = max(1, min(4, (len(sequence) // batch // width - 1) // 2))
     turns = [k for k in range(lanes_per_row) if k != differing] + [differing]
     first = 0
     for row, piece in enumerate(even_parts(sequence, batch)):

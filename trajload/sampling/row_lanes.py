@@ -23,8 +23,8 @@ __all__ = ["MIN_SLOTS_TURNED", "LanePlaces", "RowLanes", "spread_multiplier"]
 MIN_SLOTS_TURNED = 3
 """Shorter circles are read from their start."""
 
-_MAX_TURNS = 8
-"""Rows turn in the last 16 slots that they read at most."""
+_MAX_TURNS = 4
+"""Rows turn in the last 8 slots that they read at most."""
 
 _SEARCHED = 32
 """Among 63 neighbours one is coprime to any number below 2**48."""

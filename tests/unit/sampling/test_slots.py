@@ -172,9 +172,9 @@ def test_lanes_read_what_is_written_out(num_windows: int, size: int, lanes: int,
 @settings(max_examples=100, deadline=None)
 def test_every_batch_begins_as_many_slots(size: int, lanes: int, slot_windows: int, more: int) -> None:
     """G / W of them, rounded down or up, until rows turn near the end of the epoch; with G < W at most one or two."""
-    subject = RowLanes(20 * slot_windows * size * lanes + more, size, lanes, slot_windows)
-    # Rows turn while they read their last 16 slots, in lanes of more or less than that.
-    num_batches = (subject.num_windows // size // lanes - 16 * slot_windows) * lanes
+    subject = RowLanes(12 * slot_windows * size * lanes + more, size, lanes, slot_windows)
+    # Rows turn while they read their last 8 slots, in lanes of more or less than that.
+    num_batches = (subject.num_windows // size // lanes - 8 * slot_windows) * lanes
     index_B = subject.places(np.arange(num_batches * size)).index_B
     begins_S = (index_B % slot_windows == 0).reshape(num_batches, size).sum(axis=1)
     if size >= slot_windows:
