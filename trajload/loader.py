@@ -10,15 +10,11 @@ from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
 from trajload.pipeline import config
-from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.numbering import plan_windows
+from trajload.pipeline.engine import Engine
 from trajload.pipeline.prefetch import Prefetcher
-from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.rank_split import LoadWeights
 from trajload.pipeline.state import check_state, make_state
-from trajload.pipeline.stats import StageStats
-from trajload.sampling.assign import rank_rows
 from trajload.sampling.orders import OrderConfig
-from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
 from trajload.sources.open import open as open_dataset
@@ -54,6 +50,8 @@ class Loader:
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
         transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
             function of seed, epoch, window and place in the list.
+        load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
+            number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -83,25 +81,28 @@ class Loader:
         drop_last: bool = False,
         on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
+        load_weights: LoadWeights = None,
     ) -> None:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-        self.window = config.check_window(window)
-        self.streams = config.choose_streams(self.dataset, streams, window)
-        table, order, chosen = plan_windows(self.dataset, window, self.streams, order, episodes)
-        self._sampler = Sampler(
-            table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
-        )  # fmt: skip
-        self._rows = rank_rows(global_batch_size, self.world)
-        self._quarantine, self._stats = Quarantine(), StageStats()
-        self._builder = BatchBuilder(
-            self.dataset, window, self.streams, self._sampler, self._rows, on_error, self._quarantine, self._stats,
-            config.make_transforms(transforms, self.streams, self._sampler.seed),
-        )  # fmt: skip
-        decides = {**self._sampler.config_json(), **chosen}
-        self._config = config.config_json(self.streams, window, decides, on_error, self._builder.transforms)
-        self._num_workers = config.check_workers(num_workers)
-        self._depth, self._depth_why = config.choose_depth(prefetch, self._num_workers, self._builder.batch_bytes)
+        self._engine = Engine(
+            self.dataset,
+            window=window,
+            streams=streams,
+            episodes=episodes,
+            transforms=transforms,
+            order=order,
+            seed=seed,
+            global_batch_size=global_batch_size,
+            num_epochs=num_epochs,
+            drop_last=drop_last,
+            world=self.world,
+            on_error=on_error,
+            num_workers=num_workers,
+            prefetch=prefetch,
+            load_weights=load_weights,
+        )
+        self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0
         self._prefetcher: Prefetcher | None = None
         self._plain, self._context = ForkLock(), DecodeContext()
@@ -115,22 +116,23 @@ class Loader:
 
     @property
     def global_batch_size(self) -> int:
-        return self._sampler.global_batch_size
+        return self._engine.sampler.global_batch_size
 
     @property
     def rank_batch_size(self) -> int:
-        """Windows per train_step of this rank."""
-        return self._rows.stop - self._rows.start
+        """Windows of this rank in the batch at the cursor; the same in every batch, but for `load_weights`."""
+        rows = self._engine.split.rows(self._train_step)
+        return rows.stop - rows.start
 
     @property
     def order(self) -> str:
         """Resolved order with its version, such as 'shuffled/1'."""
-        return self._sampler.order
+        return self._engine.sampler.order
 
     @property
     def num_windows(self) -> int:
         """Windows of one epoch."""
-        return self._sampler.num_windows
+        return self._engine.sampler.num_windows
 
     @property
     def steps_per_epoch(self) -> float:
@@ -139,9 +141,10 @@ class Loader:
 
     def __len__(self) -> int:
         """Train_steps of the whole run; TypeError without `num_epochs`."""
-        if self._sampler.num_train_steps is None:
+        num_train_steps = self._engine.sampler.num_train_steps
+        if num_train_steps is None:
             raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
-        return self._sampler.num_train_steps
+        return num_train_steps
 
     def __repr__(self) -> str:
         return (
@@ -159,7 +162,8 @@ class Loader:
             TrajloadError: A window cannot be read; the message says which and where.
         """
         with self._plain:
-            return self._builder.finish(self._builder.build(train_step, self._context))
+            builder = self._engine.builder
+            return builder.finish(builder.build(train_step, self._context))
 
     def draws_at(self, train_step: int) -> list[list[dict[str, Any]]]:
         """Return what each transform drew for each row of this rank's batch of `train_step`; makes the batch again.
@@ -167,29 +171,29 @@ class Loader:
         An entry is {"transform", "key", "draws"}; `draws` is None where a transform does not tell.
         """
         with self._plain:
-            draws = self._builder.build(train_step, self._context, tell_draws=True).draws or {}
-        return [draws.get(b, []) for b in range(self.rank_batch_size)]
+            job = self._engine.builder.build(train_step, self._context, tell_draws=True)
+        return [(job.draws or {}).get(b, []) for b in range(job.num_rows)]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
         generation = self._claim()
-        prefetcher: Prefetcher | None = None
+        engine, prefetcher = self._engine, self._prefetcher
         try:
             while True:
-                if self._num_workers == 0:
-                    if self._sampler.num_train_steps is not None and self._train_step >= self._sampler.num_train_steps:
+                if engine.num_workers == 0:
+                    if not engine.has(self._train_step):
                         return
-                    with self._stats.timed("wait"):
+                    with engine.stats.timed("wait"):
                         batch: Batch | None = self.batch_at(self._train_step)
                 else:
                     if prefetcher is None:
-                        prefetcher = self._prefetcher = self._start()
+                        prefetcher = self._prefetcher = engine.start(self._train_step)
                     prefetcher.check_process()
-                    with self._stats.timed("wait"):
+                    with engine.stats.timed("wait"):
                         batch = prefetcher.next()
                 if batch is None:
                     return
-                self._stats.delivered()
+                engine.stats.delivered()
                 self._train_step = batch.train_step + 1
                 yield batch
                 del batch  # what the consumer let go of must not live on here
@@ -212,15 +216,6 @@ class Loader:
         self._generation += 1
         return self._generation
 
-    def _start(self) -> Prefetcher:
-        return Prefetcher(
-            self._builder,
-            start=self._train_step,
-            stop=self._sampler.num_train_steps,
-            depth=self._depth,
-            num_decoders=self._num_workers,
-        )
-
     # ---- cursor and state ----
 
     def seek(self, train_step: int) -> None:
@@ -235,17 +230,19 @@ class Loader:
         The same on every rank (but for windows that a rank found bad), and loadable with any number of
         ranks, workers and any prefetch depth.
         """
-        here = self._train_step
-        # What the pipeline keeps in the works, not what it happens to have reached: the same on every rank.
-        ahead = here + (self._depth if self._prefetcher is not None else 0)
-        stop = self._sampler.num_train_steps
+        here, engine = self._train_step, self._engine
         return make_state(
-            config=self._config,
-            manifests=[(0, self.dataset.digest)],
+            config=engine.config,
+            manifests=engine.manifests,
             train_step=here,
-            pending=(here, ahead if stop is None else max(here, min(ahead, stop))),
-            quarantine=self._quarantine.to_json(),
-            topology={"world_size": self.world.world_size, "num_workers": self._num_workers, "prefetch": self._depth},
+            pending=engine.pending(here, self._prefetcher is not None),
+            quarantine=engine.quarantine.to_json(),
+            cost_table_digest=engine.cost_table_digest,
+            topology={
+                "world_size": self.world.world_size,
+                "num_workers": engine.num_workers,
+                "prefetch": engine.depth,
+            },
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
@@ -258,24 +255,17 @@ class Loader:
         Raises:
             ResumeError: The state does not fit; every differing field is named.
         """
-        train_step = check_state(state, config=self._config, manifests=[(0, self.dataset.digest)], allow=allow)
-        self.seek(train_step)
-        self._quarantine.load(state["quarantine"])
+        engine = self._engine
+        self.seek(check_state(state, config=engine.config, manifests=engine.manifests, allow=allow))
+        engine.quarantine.load(state["quarantine"])
 
     def stats(self) -> dict[str, Any]:
         """Return where the time went: busy seconds per stage, consumer wait, counts, prefetch depth and its reason."""
-        return {
-            **self._stats.snapshot(),
-            "train_step": self._train_step,
-            "quarantined": len(self._quarantine),
-            "num_workers": self._num_workers,
-            **{"prefetch": self._depth, "prefetch_why": self._depth_why},
-            "batch_bytes": self._builder.batch_bytes,
-        }
+        return {**self._engine.figures(), "train_step": self._train_step}
 
     def reset_stats(self) -> None:
         """Start counting from zero."""
-        self._stats.reset()
+        self._engine.stats.reset()
 
     def close(self) -> None:
         """Stop all threads and close files. Idempotent; the loader may be iterated again afterwards."""
@@ -283,7 +273,7 @@ class Loader:
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
-        self._builder.clear()
+        self._engine.builder.clear()
         self.dataset.close()
 
     def __reduce__(self) -> NoReturn:

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "Int8Array", "Int64Array", "Modality", "NDArray", "PathLikeStr", "UInt64Array"]
+__all__ = ["BoolArray", "Int8Array", "Int32Array", "Int64Array", "Modality", "NDArray", "PathLikeStr", "UInt64Array"]
 
 NDArray: TypeAlias = npt.NDArray[Any]
 Int8Array: TypeAlias = npt.NDArray[np.int8]
+Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

@@ -35,10 +35,18 @@ class StreamChoice:
     request: StreamRequest
     places: Places
     """Where its values stand relative to a window's anchor."""
+    renamed: str | None = None
+    """Batch key, where that is not the stream's name."""
 
     @property
     def name(self) -> str:
+        """Of the stream in its dataset."""
         return self.spec.name
+
+    @property
+    def key(self) -> str:
+        """Of the stream in the batch."""
+        return self.spec.name if self.renamed is None else self.renamed
 
 
 def choose_streams(
@@ -139,7 +147,7 @@ def config_json(
         **sampler,
         "window": window.to_json(),
         "streams": {
-            choice.name: {**choice.request.to_json(), "kind": type(choice.request).__name__} for choice in choices
+            choice.key: {**choice.request.to_json(), "kind": type(choice.request).__name__} for choice in choices
         },
         "on_error": check_on_error(on_error),
         # Absent without transforms, so that states from before there were any still load.
@@ -150,7 +158,7 @@ def config_json(
 def stream_layout(choices: Iterable[StreamChoice]) -> dict[str, StreamLayout]:
     """Return what a decoded window looks like: each picture and signal stream."""
     return {
-        c.name: StreamLayout(
+        c.key: StreamLayout(
             *row_shape(c.spec, c.request),
             num_places=c.places.num_places,
             has_age=c.request.age,
@@ -173,7 +181,7 @@ def make_transforms(
     ragged = [name for name, stream in layout.items() if stream.is_ragged]
     chain = TransformChain(
         transforms,
-        {c.name: c.spec for c in choices if c.name not in ragged},
+        {c.key: c.spec for c in choices if c.key not in ragged},
         {name: (stream.row_shape, stream.dtype) for name, stream in layout.items() if name not in ragged},
         seed,
         passed_by=ragged,

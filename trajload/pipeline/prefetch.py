@@ -1,8 +1,8 @@
 """The oracle's work done by threads, ahead of the consumer, delivered in order.
 
-One planner opens batches, readers fetch the bytes of each row, decoders write rows into the batch's memory.
-At most `depth` train_steps are open at once (planned, read, decoded or waiting), which bounds memory.
-Threads only overlap the work of `BatchBuilder`: they share no state that could change a value.
+One planner opens batches and cuts them into units (a row, for instance), readers fetch the bytes of each unit, decoders
+write it into the batch's memory. At most `depth` train_steps are open at once (planned, read, decoded or waiting),
+which bounds memory. Threads only overlap the work: they share no state that could change a value.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import queue
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError, StageFailedError, TrajloadError
-from trajload.pipeline.build import BatchBuilder, Job, RowWork
+from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.job import Job
+from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
 
 __all__ = ["Prefetcher"]
 
@@ -28,8 +31,17 @@ _JOIN_TIMEOUT_S = 60.0
 class _Shared:
     """What the threads hold: never the Prefetcher itself, so that dropping it stops them."""
 
-    def __init__(self, builder: BatchBuilder, start: int, stop: int | None, depth: int, num_decoders: int) -> None:
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        planner: UnitPlanner,
+        start: int,
+        stop: int | None,
+        depth: int,
+        num_decoders: int,
+    ) -> None:
         self.builder = builder
+        self.planner = planner
         self.pid = os.getpid()
         self.next_plan = start
         self.stop_at = stop
@@ -42,21 +54,20 @@ class _Shared:
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
         """Of the planner: what it opened before is still delivered."""
-        self.to_read: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
+        self.to_read: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
-        self.to_decode: queue.Queue[tuple[Job, int, RowWork | None] | None] = queue.Queue(
-            maxsize=max(2 * num_decoders, 4)
-        )
+        self.to_decode: queue.Queue[Unit | None] = queue.Queue(maxsize=max(2 * num_decoders, 4))
 
     def fail(self, err: BaseException) -> None:
         with self.changed:
             self.failure = self.failure or err
             self.changed.notify_all()
 
-    def row_done(self, job: Job, b: int, err: BaseException | None) -> None:
+    def unit_done(self, unit: Unit, err: BaseException | None) -> None:
+        job = unit.job
         with self.changed:
             if err is not None:
-                job.errors.append((b, err))
+                job.errors.append((unit.row, err))
             job.remaining -= 1
             if job.remaining == 0:
                 self.changed.notify_all()
@@ -75,12 +86,14 @@ def _plan_loop(shared: _Shared) -> None:
                     return
                 train_step = shared.next_plan
             job = shared.builder.open_job(train_step)
+            units = shared.planner.units(job)
+            job.remaining = len(units)
             with shared.changed:
                 shared.open_jobs.append(job)
                 shared.next_plan = train_step + 1
                 shared.changed.notify_all()
-            for b in range(job.num_rows):
-                shared.to_read.put((job, b))
+            for unit in units:
+                shared.to_read.put(unit)
     except BaseException as err:
         with shared.changed:
             shared.plan_failure = err
@@ -89,16 +102,14 @@ def _plan_loop(shared: _Shared) -> None:
 
 def _read_loop(shared: _Shared) -> None:
     try:
-        while (item := shared.to_read.get()) is not _STOP:
+        while (unit := shared.to_read.get()) is not _STOP:
             if shared.closing:
                 continue
-            job, b = item
-            try:
-                work = shared.builder.read_row(job, b)
-            except Exception:
-                # The decoder repeats the row from the start, where the policy for bad windows lives.
-                work = None
-            shared.to_decode.put((job, b, work))
+            # What cannot be read fails again in the decoder, where the policy for bad windows lives.
+            with suppress(Exception):
+                unit.read()
+            shared.to_decode.put(unit)
+            del unit
     except BaseException as err:
         shared.fail(err)
 
@@ -106,18 +117,17 @@ def _read_loop(shared: _Shared) -> None:
 def _decode_loop(shared: _Shared) -> None:
     context = DecodeContext()
     # Goes on to the stop mark whatever happens, so that readers never block on a full queue without a taker.
-    while (item := shared.to_decode.get()) is not _STOP:
+    while (unit := shared.to_decode.get()) is not _STOP:
         if shared.closing or shared.failure is not None:
             continue
-        job, b, work = item
         try:
-            shared.builder.build_row(job, b, context, work)
-            shared.row_done(job, b, None)
+            unit.run(context)
+            shared.unit_done(unit, None)
         except Exception as err:
-            shared.row_done(job, b, err)
+            shared.unit_done(unit, err)
         except BaseException as err:
             shared.fail(err)
-        del item, job, work
+        del unit
     context.close()
 
 
@@ -143,6 +153,7 @@ def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> N
     _join(threads["decode"])
     with shared.lock:
         shared.open_jobs.clear()
+    shared.planner.close()
 
 
 class Prefetcher:
@@ -157,6 +168,7 @@ class Prefetcher:
         depth: Train_steps open at once, at least 1.
         num_decoders: Decoder threads, at least 1.
         num_readers: Reader threads, at least 1.
+        planner: Cuts batches into units; None for one unit a row. Closed with the prefetcher.
     """
 
     def __init__(
@@ -168,8 +180,9 @@ class Prefetcher:
         depth: int,
         num_decoders: int,
         num_readers: int = 1,
+        planner: UnitPlanner | None = None,
     ) -> None:
-        self._shared = _Shared(builder, start, stop, depth, num_decoders)
+        self._shared = _Shared(builder, planner or RowUnits(builder), start, stop, depth, num_decoders)
         self._next = start
         roles: dict[str, tuple[Any, int]] = {
             "plan": (_plan_loop, 1),

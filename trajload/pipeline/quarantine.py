@@ -26,45 +26,50 @@ def substitute_id(seed: int, position: int, attempt: int, num_windows: int) -> i
 
 
 class Quarantine:
-    """Windows found bad: {window_id: (train_step from which it is replaced, reason)}. Thread-safe."""
+    """Windows found bad: {(source, window_id): (train_step from which it is replaced, reason)}. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = ForkLock()
-        self._bad: dict[int, tuple[int, str]] = {}
+        self._bad: dict[tuple[int, int], tuple[int, str]] = {}
         self._logged: set[tuple[str, str | None]] = set()
 
-    def holds(self, window_id: int, train_step: int) -> bool:
-        """Return whether `window_id` is replaced at `train_step`."""
-        found = self._bad.get(window_id)
+    def holds(self, window_id: int, train_step: int, source: int = 0) -> bool:
+        """Return whether `window_id` of a source is replaced at `train_step`."""
+        found = self._bad.get((source, window_id))
         return found is not None and found[0] <= train_step
 
-    def add(self, window_id: int, train_step: int, err: TrajloadError) -> None:
+    def add(self, window_id: int, train_step: int, err: TrajloadError, source: int = 0) -> None:
         """Record a bad window; logs once per cause and shard, raises StageFailedError beyond the budget."""
-        cause = (type(err).__name__, err.at.shard)
+        cause, key = (type(err).__name__, err.at.shard), (source, window_id)
         with self._lock:
-            if window_id not in self._bad and len(self._bad) >= MAX_QUARANTINED:
+            if key not in self._bad and len(self._bad) >= MAX_QUARANTINED:
                 raise StageFailedError(
                     f"more than {MAX_QUARANTINED} windows cannot be read: the last was window {window_id}. "
                     "Run 'trajload verify' and repair the dataset.",
                     at=err.at,
                 ) from err
-            before = self._bad.get(window_id)
+            before = self._bad.get(key)
             if before is None or train_step < before[0]:
-                self._bad[window_id] = (train_step, type(err).__name__)
+                self._bad[key] = (train_step, type(err).__name__)
             first = cause not in self._logged
             self._logged.add(cause)
         if first:
             _log.warning("window %d is replaced from train_step %d on: %s", window_id, train_step, err)
 
     def to_json(self) -> list[list[Any]]:
-        """Return [[window_id, train_step, reason], ...], sorted."""
+        """Return [[window_id, train_step, reason], ...], sorted; with the source behind, where that is not the first."""
         with self._lock:
-            return [[w, step, reason] for w, (step, reason) in sorted(self._bad.items())]
+            return [
+                [w, step, reason, *([source] if source else [])]
+                for (source, w), (step, reason) in sorted(self._bad.items())
+            ]
 
     def load(self, rows: Iterable[list[Any]]) -> None:
         """Replace the list by one that `to_json` gave."""
         with self._lock:
-            self._bad = {int(w): (int(step), str(reason)) for w, step, reason in rows}
+            self._bad = {
+                (int(source[0]) if source else 0, int(w)): (int(step), str(reason)) for w, step, reason, *source in rows
+            }
 
     def __len__(self) -> int:
         return len(self._bad)

@@ -38,6 +38,7 @@ def make_state(
     pending: tuple[int, int],
     quarantine: list[list[Any]],
     topology: Mapping[str, Any],
+    cost_table_digest: str | None = None,
 ) -> dict[str, Any]:
     """Return the state that continues a run at `train_step`.
 
@@ -46,8 +47,9 @@ def make_state(
         manifests: (from_train_step, manifest digest), rising.
         train_step: Of the next undelivered batch.
         pending: Half-open range of train_steps planned or decoded but not delivered; they are made again.
-        quarantine: [[window_id, from_train_step, reason], ...].
+        quarantine: [[window_id, from_train_step, reason], ...]; of a mixture with the source behind.
         topology: World size and threads; informational, never compared.
+        cost_table_digest: Of the load weights, which move rows between ranks and change no batch: not compared either.
     """
     return {
         "format_version": STATE_VERSION,
@@ -58,7 +60,7 @@ def make_state(
         "rng": {},
         "pending": {"train_steps": list(pending), "attempts": {}},
         "quarantine": quarantine,
-        "cost_table_digest": None,
+        "cost_table_digest": cost_table_digest,
         "topology": dict(topology),
     }
 
@@ -153,8 +155,8 @@ def _check_types(state: Mapping[str, Any]) -> None:
         ("manifests", _is_rows(state["manifests"], (int, str)), "a list of [from_train_step, digest]"),
         (
             "quarantine",
-            _is_rows(state["quarantine"], (int, int, str)),
-            "a list of [window_id, from_train_step, reason]",
+            _is_rows(state["quarantine"], (int, int, str), (int, int, str, int)),
+            "a list of [window_id, from_train_step, reason] or [..., source]",
         ),
     )
     for name, is_right, expected in is_whole:
@@ -169,13 +171,16 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_rows(value: Any, types: tuple[type, ...]) -> bool:
-    """Return whether `value` is a list of rows with these types; ints are counts."""
+def _is_rows(value: Any, *kinds: tuple[type, ...]) -> bool:
+    """Return whether `value` is a list of rows, each with the types of one of `kinds`; ints are counts."""
     return isinstance(value, (list, tuple)) and all(
-        isinstance(row, (list, tuple))
-        and len(row) == len(types)
-        and all(_is_count(v) if t is int else isinstance(v, t) for v, t in zip(row, types, strict=True))
-        for row in value
+        isinstance(row, (list, tuple)) and any(_is_row(row, types) for types in kinds) for row in value
+    )
+
+
+def _is_row(row: Collection[Any], types: tuple[type, ...]) -> bool:
+    return len(row) == len(types) and all(
+        _is_count(v) if t is int else isinstance(v, t) for v, t in zip(row, types, strict=True)
     )
 
 

@@ -39,7 +39,7 @@ def write_stream(
     slots: StreamSlots, b: int, work: StreamWork, pad: Pad, store: ByteStore, context: DecodeContext
 ) -> int:
     """Write one stream of row `b`, with its masks, and return how many pictures were asked for."""
-    name, spec, request = work.choice.name, work.choice.spec, work.choice.request
+    name, spec, request = work.choice.key, work.choice.spec, work.choice.request
     track, planned = work.track, work.planned
     if track is None or planned is None:
         slots.set_missing(name, b)

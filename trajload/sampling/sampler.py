@@ -19,7 +19,7 @@ from trajload.sampling.order_base import Order
 from trajload.sampling.orders import OrderConfig, make_order, order_config
 from trajload.sampling.weighted import WeightedOrder
 from trajload.sampling.windows import WindowTable
-from trajload.types import BoolArray, Int64Array
+from trajload.types import BoolArray, Int32Array, Int64Array
 
 __all__ = ["ALL_ROWS", "BatchRefs", "Sampler"]
 
@@ -41,6 +41,9 @@ class BatchRefs:
     """First step of the window in its episode."""
     row_is_pad_B: BoolArray
     """True in the last batch of a finite run for rows beyond its end; they repeat the run's last window."""
+    source_B: Int32Array
+    """Place of each row's source among those of a mixture; 0 without one. The other arrays are the source's own,
+    except for the position."""
 
     def __len__(self) -> int:
         return len(self.window_id_B)
@@ -101,6 +104,11 @@ class Sampler:
     def window_order(self) -> Order:
         """The order itself, bound to the windows."""
         return self._order
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether a row of the batch belongs to what earlier batches have on that row: shared blocks, or a continuation."""
+        return isinstance(self._order, (InterleavedOrder, ContinuousOrder))
 
     @property
     def num_windows(self) -> int:
@@ -167,6 +175,7 @@ class Sampler:
             episode_B=episode_B,
             start_B=start_B,
             row_is_pad_B=row_is_pad_B,
+            source_B=np.zeros(num_rows, dtype=np.int32),
         )
 
     def _window_ids(self, epoch: int, later_B: Int64Array, offset_B: Int64Array) -> Int64Array:
