@@ -163,7 +163,7 @@ def multiplier_2(num: int) -> int:
 
 def turned(values: list[Any], first: int, phase: int, width: int, later: int) -> list[Any]:
     """Return a circle, which starts at place `first` of the sequence, read from a place of that phase in its slot."""
-    shift = (phase - first) % width + later if len(values) >= 3 * width else 0
+    shift = (phase - first) % width + later if len(values) >= 5 * width else 0
     return values[shift:] + values[:shift]
 
 

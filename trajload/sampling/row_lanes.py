@@ -20,8 +20,8 @@ from trajload.types import Int64Array
 
 __all__ = ["MIN_SLOTS_TURNED", "LanePlaces", "RowLanes", "spread_multiplier"]
 
-MIN_SLOTS_TURNED = 3
-"""Shorter circles are read from their start."""
+MIN_SLOTS_TURNED = 5
+"""Shorter circles are read from their start: their rows could not turn at two distances."""
 
 _MAX_TURNS = 4
 """Rows turn in the last 8 slots that they read at most."""
