@@ -8,11 +8,14 @@ from typing import Any, Literal
 from trajload.augment.contract import Transform
 from trajload.pipeline import config
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.gather import GatherUnits, make_gather
+from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
+from trajload.pipeline.units import RowUnits, UnitPlanner
 from trajload.sampling.assign import rank_rows
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
@@ -60,6 +63,7 @@ class Engine:
         source = SourceRows(dataset, window, self.streams, self.sampler, self.stats, chain)
         self.builder = BatchBuilder([source], self.sampler, self.rows, on_error, self.quarantine, self.stats)
         decides = {**self.sampler.config_json(), **chosen}
+        self.gather = make_gather(self.builder)
         self.config = config.config_json(self.streams, window, decides, on_error, chain)
         self.manifests: list[tuple[int, str]] = [(0, dataset.digest)]
         self.num_workers = config.check_workers(num_workers)
@@ -73,7 +77,21 @@ class Engine:
             stop=self.sampler.num_train_steps,
             depth=self.depth,
             num_decoders=self.num_workers,
+            planner=self._planner(),
         )
+
+    def inline(self) -> InlineRun:
+        """Return what makes batches in the calling thread."""
+        return InlineRun(self.builder, self._planner())
+
+    def _planner(self) -> UnitPlanner:
+        return RowUnits(self.builder) if self.gather is None else GatherUnits(self.builder, self.gather)
+
+    def clear(self) -> None:
+        """Let go of memory and mappings that are not in use."""
+        self.builder.clear()
+        if self.gather is not None:
+            self.gather.clear()
 
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""
