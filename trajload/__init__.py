@@ -20,6 +20,7 @@ _WHERE = {
     "Batch": "trajload.collate.batch",
     "ColorJitter": "trajload.augment.colour",
     "Continuous": "trajload.sampling.orders",
+    "CostTable": "trajload.costs.table",
     "Dataset": "trajload.sources.base",
     "FrameDrop": "trajload.augment.steps",
     "GaussianBlur": "trajload.augment.colour",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from trajload.augment.steps import ActionNoise as ActionNoise
     from trajload.augment.steps import FrameDrop as FrameDrop
     from trajload.collate.batch import Batch as Batch
+    from trajload.costs.table import CostTable as CostTable
     from trajload.errors import TrajloadError as TrajloadError
     from trajload.loader import Loader as Loader
     from trajload.refs import WindowRef as WindowRef

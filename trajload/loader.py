@@ -12,6 +12,7 @@ from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.engine import Engine
 from trajload.pipeline.prefetch import Prefetcher
+from trajload.pipeline.rank_split import LoadWeights
 from trajload.pipeline.state import check_state, make_state
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.select import EpisodeChoice
@@ -49,6 +50,8 @@ class Loader:
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
         transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
             function of seed, epoch, window and place in the list.
+        load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
+            number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -78,6 +81,7 @@ class Loader:
         drop_last: bool = False,
         on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
+        load_weights: LoadWeights = None,
     ) -> None:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
@@ -96,6 +100,7 @@ class Loader:
             on_error=on_error,
             num_workers=num_workers,
             prefetch=prefetch,
+            load_weights=load_weights,
         )
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0
@@ -115,8 +120,9 @@ class Loader:
 
     @property
     def rank_batch_size(self) -> int:
-        """Windows per train_step of this rank."""
-        return self._engine.rows.stop - self._engine.rows.start
+        """Windows of this rank in the batch at the cursor; the same in every batch, but for `load_weights`."""
+        rows = self._engine.split.rows(self._train_step)
+        return rows.stop - rows.start
 
     @property
     def order(self) -> str:
@@ -165,8 +171,8 @@ class Loader:
         An entry is {"transform", "key", "draws"}; `draws` is None where a transform does not tell.
         """
         with self._plain:
-            draws = self._engine.builder.build(train_step, self._context, tell_draws=True).draws or {}
-        return [draws.get(b, []) for b in range(self.rank_batch_size)]
+            job = self._engine.builder.build(train_step, self._context, tell_draws=True)
+        return [(job.draws or {}).get(b, []) for b in range(job.num_rows)]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
@@ -232,6 +238,7 @@ class Loader:
             train_step=here,
             pending=engine.pending(here, self._prefetcher is not None),
             quarantine=engine.quarantine.to_json(),
+            cost_table_digest=engine.cost_table_digest,
             topology={
                 "world_size": self.world.world_size,
                 "num_workers": engine.num_workers,

@@ -18,6 +18,7 @@ PUBLIC = [
     "Batch",
     "ColorJitter",
     "Continuous",
+    "CostTable",
     "Dataset",
     "FrameDrop",
     "GaussianBlur",
@@ -60,6 +61,7 @@ LOADER_ARGUMENTS = [
     "drop_last",
     "on_error",
     "transforms",
+    "load_weights",
 ]
 
 ERRORS = [

@@ -54,9 +54,7 @@ class SlotPlan:
         B, T = num_rows, num_steps
         self.num_rows = B
         self.layouts = stream_layouts(stream_layout, T)
-        self.text = (
-            dict(text_streams) if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")
-        )
+        self.text = dict(text_streams) if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")
         self.ragged = tuple(name for name, layout in self.layouts.items() if layout.is_ragged)
         self.values: frozenset[str] = frozenset(self.layouts) - frozenset(self.ragged)
         """Keys whose memory starts undefined even in opened slots."""

@@ -27,12 +27,12 @@ class RefsAhead:
         self._num_ahead = max(1, min(_MAX_STEPS, _MAX_WINDOWS // max(num_rows, 1)))
 
     def __call__(self, train_step: int) -> BatchRefs | None:
-        """Return the windows of `train_step`, or None where the sampler gives one train_step at a time."""
+        """Return the windows of `train_step`, or None where they are to be asked for one by one."""
         sampler, ready = self._builder.sampler, self._ready
         if ready and ready[0].train_step == train_step:
             return ready.popleft()
         ready.clear()
-        if self._num_ahead == 1 or not isinstance(sampler, Sampler):
+        if self._num_ahead == 1 or not self._builder.has_fixed_rows or not isinstance(sampler, Sampler):
             return None
         with at(dataset=self._builder.sources[0].dataset.name, train_step=train_step):
             ready.extend(sampler.refs_ahead(train_step, self._num_ahead, self._builder.rows))

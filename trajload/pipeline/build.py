@@ -9,7 +9,7 @@ threads (`units`, `prefetch`) calls the same functions.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trajload.collate.batch import Batch
@@ -38,10 +38,11 @@ class BatchBuilder:
     Args:
         sources: What the rows come from: one dataset, or those of a mixture, numbered as `BatchRefs.source_B` says.
         sampler: Decides the windows of a train_step.
-        rows: This rank's rows of the global batch.
+        rows: This rank's rows of the global batch, without load weights.
         on_error: What a window that cannot be read does.
         quarantine: Windows known to be bad.
         stats: Counters.
+        rows_at: Train_step → this rank's rows, where they differ from batch to batch; None for `rows` always.
     """
 
     def __init__(
@@ -52,10 +53,13 @@ class BatchBuilder:
         on_error: OnError,
         quarantine: Quarantine,
         stats: StageStats,
+        rows_at: Callable[[int], slice] | None = None,
     ) -> None:
         self.sources = tuple(sources)
         self.sampler = sampler
         self.rows = rows
+        self.has_fixed_rows = rows_at is None
+        self.rows_at = rows_at or (lambda train_step: rows)
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
@@ -68,13 +72,7 @@ class BatchBuilder:
         for source in self.sources:
             self.layout.update(_delivered(source))
             self.text.update(source.text)
-        self.slot_plan = SlotPlan(
-            rows.stop - rows.start,
-            self.num_steps,
-            self.layout,
-            self.text,
-            row_is_pad=sampler.num_train_steps is not None,
-        )
+        self._slot_plans: dict[int, SlotPlan] = {}
 
     @property
     def batch_bytes(self) -> int:
@@ -98,11 +96,11 @@ class BatchBuilder:
         begin = time.perf_counter()
         if refs is None:
             with at(dataset=self.sources[0].dataset.name, train_step=train_step):
-                refs = self.sampler.refs(train_step, self.rows)
+                refs = self.sampler.refs(train_step, self.rows_at(train_step))
         job = Job(
             train_step,
             refs,
-            self.slot_plan.reserve(self.pool),
+            self._slot_plan(len(refs)).reserve(self.pool),
             refs.window_id_B.copy(),
             refs.episode_B.copy(),
             refs.start_B.copy(),
@@ -110,6 +108,15 @@ class BatchBuilder:
         )
         self.stats.add("plan", time.perf_counter() - begin)
         return job
+
+    def _slot_plan(self, num_rows: int) -> SlotPlan:
+        """Return what a batch of so many rows consists of, made once."""
+        found = self._slot_plans.get(num_rows)
+        if found is None:
+            has_pad = self.sampler.num_train_steps is not None
+            found = SlotPlan(num_rows, self.num_steps, self.layout, self.text, row_is_pad=has_pad)
+            self._slot_plans[num_rows] = found
+        return found
 
     def build(self, train_step: int, context: DecodeContext, *, tell_draws: bool = False) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""

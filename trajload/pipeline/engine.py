@@ -13,10 +13,10 @@ from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.units import RowUnits, UnitPlanner
-from trajload.sampling.assign import rank_rows
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
@@ -50,6 +50,7 @@ class Engine:
         on_error: config.OnError,
         num_workers: int | None,
         prefetch: int | Literal["auto"],
+        load_weights: LoadWeights,
     ) -> None:
         self.window = config.check_window(window)
         self.streams = config.choose_streams(dataset, streams, window)
@@ -57,11 +58,16 @@ class Engine:
         self.sampler = Sampler(
             table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
         )  # fmt: skip
-        self.rows = rank_rows(global_batch_size, world)
+        self.load_table = load_table(load_weights)
+        costs = window_costs(self.load_table, dataset, self.streams)
+        self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
         self.quarantine, self.stats = Quarantine(), StageStats()
         chain = config.make_transforms(transforms, self.streams, self.sampler.seed)
         source = SourceRows(dataset, window, self.streams, self.sampler, self.stats, chain)
-        self.builder = BatchBuilder([source], self.sampler, self.rows, on_error, self.quarantine, self.stats)
+        rows_at = None if self.split.is_even else self.split.rows
+        self.builder = BatchBuilder(
+            [source], self.sampler, self.split.even, on_error, self.quarantine, self.stats, rows_at
+        )
         decides = {**self.sampler.config_json(), **chosen}
         self.gather = make_gather(self.builder)
         self.config = config.config_json(self.streams, window, decides, on_error, chain)
@@ -92,6 +98,11 @@ class Engine:
         self.builder.clear()
         if self.gather is not None:
             self.gather.clear()
+
+    @property
+    def cost_table_digest(self) -> str | None:
+        """Digest of the load weights, None without."""
+        return None if self.load_table is None else self.load_table.digest
 
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""

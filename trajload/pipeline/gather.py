@@ -124,17 +124,21 @@ class GatherPart:
     def __init__(self, builder: BatchBuilder, parts: Sequence[_SourceGather]) -> None:
         self._builder = builder
         self._parts = tuple(parts)
-        num_rows = builder.rows.stop - builder.rows.start
-        self._all_B: Int64Array = np.arange(num_rows, dtype=np.int64)
-        window_bytes = max((part.window_bytes for part in parts), default=0)
-        num_units = max(1, min(num_rows, num_rows * window_bytes // _UNIT_BYTES))
-        self.splits: list[Int64Array] = np.array_split(self._all_B, num_units)
-        """Rows of each unit that is worth a thread of its own."""
+        self._window_bytes = max((part.window_bytes for part in parts), default=0)
+        self._splits: dict[int, list[Int64Array]] = {}
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing of a batch is left to others."""
         return not any(part.rest or part.absent for part in self._parts)
+
+    def splits(self, num_rows: int) -> list[Int64Array]:
+        """Return the rows of each unit of a batch that is worth a thread of its own."""
+        found = self._splits.get(num_rows)
+        if found is None:
+            num_units = max(1, min(num_rows, num_rows * self._window_bytes // _UNIT_BYTES))
+            found = self._splits[num_rows] = np.array_split(np.arange(num_rows, dtype=np.int64), num_units)
+        return found
 
     def rest(self, source: int) -> tuple[StreamChoice, ...]:
         """Return the streams of a source that others must write; this writes all else, and the keys."""
@@ -152,16 +156,16 @@ class GatherPart:
         """Return whether all addresses are known, so that a gather is quick."""
         return all(
             readiness(rows, job.episode_B, part.table.memory.address_SE, part.table.memory.clock_E3) == READY
-            for part, rows in self._groups(job, self._all_B)
+            for row_G in self.splits(job.num_rows)
+            for part, rows in self._groups(job, row_G)
         )
 
-    def run(self, job: Job, row_G: Int64Array | None = None) -> bool:
-        """Write the rows (all of them by default) and return True, or False where the plain path has to.
+    def run(self, job: Job, row_G: Int64Array) -> bool:
+        """Write these rows and return True, or False where the plain path has to.
 
         After False the rows may be half written: whoever builds them writes all of it.
         """
         begin = time.perf_counter()
-        row_G = self._all_B if row_G is None else row_G
         if not self.is_whole:
             job.slots.open()
         num_bytes = 0
@@ -288,12 +292,13 @@ class GatherUnits:
         part = self._part
         if not part.takes(job):
             return self._plain.units(job)
-        if part.is_whole and (len(part.splits) > 1 or not part.is_ready(job)):
-            if len(part.splits) > 1:
+        splits = part.splits(job.num_rows)
+        if part.is_whole and (len(splits) > 1 or not part.is_ready(job)):
+            if len(splits) > 1:
                 job.slots.open()  # before any thread writes: opening sets masks and numbers back
-            return [GatherUnit(self._builder, part, job, row_G) for row_G in part.splits]
+            return [GatherUnit(self._builder, part, job, row_G) for row_G in splits]
         # Quick enough to be done at once; and where rows go on from here, they find their keys in place.
-        if not part.run(job):
+        if not all(part.run(job, row_G) for row_G in splits):
             return self._plain.units(job)
         if part.is_whole:
             return []

@@ -38,6 +38,7 @@ def make_state(
     pending: tuple[int, int],
     quarantine: list[list[Any]],
     topology: Mapping[str, Any],
+    cost_table_digest: str | None = None,
 ) -> dict[str, Any]:
     """Return the state that continues a run at `train_step`.
 
@@ -48,6 +49,7 @@ def make_state(
         pending: Half-open range of train_steps planned or decoded but not delivered; they are made again.
         quarantine: [[window_id, from_train_step, reason], ...]; of a mixture with the source behind.
         topology: World size and threads; informational, never compared.
+        cost_table_digest: Of the load weights, which move rows between ranks and change no batch: not compared either.
     """
     return {
         "format_version": STATE_VERSION,
@@ -58,7 +60,7 @@ def make_state(
         "rng": {},
         "pending": {"train_steps": list(pending), "attempts": {}},
         "quarantine": quarantine,
-        "cost_table_digest": None,
+        "cost_table_digest": cost_table_digest,
         "topology": dict(topology),
     }
 

@@ -106,6 +106,11 @@ class Sampler:
         return self._order
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether a row of the batch belongs to what earlier batches have on that row: shared blocks, or a continuation."""
+        return isinstance(self._order, (InterleavedOrder, ContinuousOrder))
+
+    @property
     def num_windows(self) -> int:
         """Windows of one epoch: those of the table, or of the part of it that the order takes."""
         return self._order.num_windows
