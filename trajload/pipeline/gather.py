@@ -132,6 +132,11 @@ class GatherPart:
         """Whether nothing of a batch is left to others."""
         return not any(part.rest or part.absent for part in self._parts)
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of decoded rows kept now."""
+        return sum(part.table.resident_bytes for part in self._parts)
+
     def splits(self, num_rows: int) -> list[Int64Array]:
         """Return the rows of each unit of a batch that is worth a thread of its own."""
         found = self._splits.get(num_rows)
