@@ -161,7 +161,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the result is written")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round and each contestant")
+    parser.add_argument("--torch-threads", type=int, default=1, help="of index_select and of TorchRL's gathers")
     args = parser.parse_args()
+    torch.set_num_threads(args.torch_threads)
     with tempfile.TemporaryDirectory() as folder:
         data = generate(Path(folder) / "state")
         dataset = tl.open(Path(folder) / "state")

@@ -34,6 +34,6 @@ class RefsAhead:
         ready.clear()
         if self._num_ahead == 1 or not self._builder.has_fixed_rows or not isinstance(sampler, Sampler):
             return None
-        with at(dataset=self._builder.sources[0].dataset.name, train_step=train_step):
+        with at(dataset=self._builder.sources[0].name, train_step=train_step):
             ready.extend(sampler.refs_ahead(train_step, self._num_ahead, self._builder.rows))
         return ready.popleft()

@@ -24,6 +24,7 @@ from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
+from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.sampler import BatchRefs, Sampler
 
 __all__ = ["BatchBuilder"]
@@ -48,7 +49,7 @@ class BatchBuilder:
     def __init__(
         self,
         sources: Sequence[SourceRows],
-        sampler: Sampler,
+        sampler: Sampler | MixtureSampler,
         rows: slice,
         on_error: OnError,
         quarantine: Quarantine,
@@ -95,7 +96,7 @@ class BatchBuilder:
         """Decide the windows of `train_step` (`refs`, where they are known) and reserve the batch's memory."""
         begin = time.perf_counter()
         if refs is None:
-            with at(dataset=self.sources[0].dataset.name, train_step=train_step):
+            with at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
                 refs = self.sampler.refs(train_step, self.rows_at(train_step))
         job = Job(
             train_step,
@@ -221,7 +222,7 @@ class BatchBuilder:
             raise
         except Exception as err:
             with at(
-                dataset=source.dataset.name,
+                dataset=source.name,
                 episode=int(job.episode_B[b]),
                 window_id=int(job.window_id_B[b]),
                 train_step=job.train_step,

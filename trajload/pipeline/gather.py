@@ -59,12 +59,15 @@ class _SourceGather:
 
 def _source_gather(builder: BatchBuilder, source: SourceRows, resident_bytes: int) -> tuple[_SourceGather, int]:
     taken, used_bytes = choose_gathered(source.dataset, source.choices, resident_bytes)
-    absent = [key for key in source.absent if key in builder.layout and not _needs_arrays(builder, key)]
-    meta, offsets, keys = [], [], []
+    lacking = [choice.key for choice in source.absent]
+    absent = [key for key in lacking if key in builder.layout and not _needs_arrays(builder, key)]
+    meta: list[tuple[int, int, int, bool]] = []
+    offsets: list[Int64Array] = []
+    keys: list[str] = []
     for choice in taken:
         steps_T = choice.places.steps_T
         is_run = bool((np.diff(steps_T) == 1).all())
-        meta.append((row_bytes(choice), len(steps_T), sum(map(len, offsets)), is_run))
+        meta.append((row_bytes(choice), len(steps_T), sum(len(steps) for steps in offsets), is_run))
         offsets.append(steps_T)
         keys.append(choice.key)
     for key in absent:
@@ -80,7 +83,7 @@ def _source_gather(builder: BatchBuilder, source: SourceRows, resident_bytes: in
         source=source,
         table=table,
         rest=tuple(choice for choice in source.choices if choice.key not in taken_keys),
-        absent=tuple(key for key in source.absent if key not in absent),
+        absent=tuple(key for key in lacking if key not in absent),
         keys=tuple((key, f"{key}_is_pad", f"{key}_is_missing") for key in keys),
         meta_SM=meta_SM,
         offset_X=np.concatenate([*offsets, np.zeros(1, np.int64)]).astype(np.int64),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import cgutils, types
 
 from trajload.types import Int8Array, Int64Array, NDArray
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 else:
     from numba import carray
-    from numba.core import cgutils, types
     from numba.extending import intrinsic
 
     _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
