@@ -321,3 +321,16 @@ def test_transforms_keep_batches_on_the_row_path(dataset: tl.Dataset) -> None:
 def test_budget_is_a_part_of_the_machine() -> None:
     """At most 1 GiB, and never more than a sixteenth of memory."""
     assert 0 < gather_table.default_resident_bytes() <= 1 << 30
+
+
+def test_mixtures_are_gathered_source_by_source(tmp_path: Path, no_rows: Any) -> None:
+    """Rows of two sources, each with a stream that the other lacks: the same bytes, and no row decoded on its own."""
+    first = write(tmp_path / "a", [spec("f4"), spec("i2")])
+    second = write(tmp_path / "b", [spec("f4"), spec("u1")], rate=7)
+    mixture = tl.Mixture({"a": (tl.open(first), 0.6), "b": (tl.open(second), 0.4)}, by="windows")
+    window = tl.Window(num_steps=6, pad="edge")
+    want = expected(mixture, 8, window=window)
+    no_rows()
+    for num_workers in (0, 2):
+        assert iterated(mixture, 8, window=window, num_workers=num_workers) == want
+    mixture.close()
