@@ -18,6 +18,7 @@ from typing import Any
 from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError, StageFailedError, TrajloadError
+from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
@@ -75,6 +76,7 @@ class _Shared:
 
 def _plan_loop(shared: _Shared) -> None:
     try:
+        refs = RefsAhead(shared.builder)
         while True:
             with shared.changed:
                 while not shared.closing and (
@@ -85,7 +87,7 @@ def _plan_loop(shared: _Shared) -> None:
                 if shared.closing:
                     return
                 train_step = shared.next_plan
-            job = shared.builder.open_job(train_step)
+            job = shared.builder.open_job(train_step, refs(train_step))
             units = shared.planner.units(job)
             job.remaining = len(units)
             with shared.changed:
@@ -93,7 +95,7 @@ def _plan_loop(shared: _Shared) -> None:
                 shared.next_plan = train_step + 1
                 shared.changed.notify_all()
             for unit in units:
-                shared.to_read.put(unit)
+                (shared.to_read if unit.has_reads else shared.to_decode).put(unit)
     except BaseException as err:
         with shared.changed:
             shared.plan_failure = err

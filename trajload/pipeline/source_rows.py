@@ -8,6 +8,7 @@ A batch of one dataset is made by one of these, a batch of a mixture by one for 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,14 +84,21 @@ class SourceRows:
 
     # ---- read ----
 
-    def read(self, window_id: int, episode: int, start: int, train_step: int) -> RowWork:
-        """Plan the window and fetch its bytes."""
+    def read(
+        self,
+        window_id: int,
+        episode: int,
+        start: int,
+        train_step: int,
+        choices: Sequence[StreamChoice] | None = None,
+    ) -> RowWork:
+        """Plan the window and fetch its bytes; of some streams only, where `choices` says so."""
         num_steps = int(self.dataset.num_steps_E[episode])
         with at(dataset=self.name, episode=episode, window_id=window_id, train_step=train_step):
             with self.stats.timed("plan"):
                 steps_T, is_pad_T = stepwise_rows(start, num_steps, self.window)
             works = []
-            for choice in self.choices:
+            for choice in self.choices if choices is None else choices:
                 with at(stream=choice.name, steps=self.steps_of(start), shard=None):
                     works.append(self.read_stream(choice, episode, start, (steps_T, is_pad_T)))
             return RowWork(window_id, episode, start, steps_T, is_pad_T, works)

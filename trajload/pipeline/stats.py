@@ -55,6 +55,13 @@ class StageStats:
         with self._lock:
             self._seconds[stage] += seconds
 
+    def add(self, stage: str, seconds: float, **amounts: int) -> None:
+        """Add to a stage and to named counters at once: for work on whole batches, which counts its time itself."""
+        with self._lock:
+            self._seconds[stage] += seconds
+            for name, amount in amounts.items():
+                self._counts[name] = self._counts.get(name, 0) + amount
+
     def count(self, **amounts: int) -> None:
         """Add to the named counters (windows, frames, bytes_read, ...)."""
         with self._lock:
