@@ -194,11 +194,20 @@ class Sampler:
         first_epoch = int(epoch_N[0])
         window_id_N = self._window_ids(first_epoch, epoch_N - first_epoch, offset_N)
         episode_N, start_N = self.table.locate(window_id_N)
-        columns = (position_N, epoch_N, window_id_N, episode_N, start_N, row_is_pad_N)
         source_B = np.zeros(num_rows, dtype=np.int32)
+        parts = [slice(k * num_rows, (k + 1) * num_rows) for k in range(num_steps)]
         return [
-            BatchRefs(train_step + k, *(column[k * num_rows : (k + 1) * num_rows] for column in columns), source_B)
-            for k in range(num_steps)
+            BatchRefs(
+                train_step=train_step + k,
+                position_B=position_N[part],
+                epoch_B=epoch_N[part],
+                window_id_B=window_id_N[part],
+                episode_B=episode_N[part],
+                start_B=start_N[part],
+                row_is_pad_B=row_is_pad_N[part],
+                source_B=source_B,
+            )
+            for k, part in enumerate(parts)
         ]
 
     def windows_at(self, first: int, step_B: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
