@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
@@ -24,6 +24,9 @@ from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
 from trajload.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
 
 __all__ = ["BatchBuilder"]
 
@@ -62,6 +65,10 @@ class BatchBuilder:
         self.quarantine = quarantine
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
+        self.memory: Callable[[int], BatchSlots] | None = None
+        """Train_step → where its rows are written; None for memory of this process."""
+        self.first_row = 0
+        """Of `rows` in the rank's batch, for messages: a worker process builds a part of it."""
         self.num_steps = self.sources[0].window.num_steps
         self.layout: dict[str, StreamLayout] = {}
         """Of the batch: each picture and signal stream of any source, as it is after transforms."""
@@ -75,6 +82,11 @@ class BatchBuilder:
     def batch_bytes(self) -> int:
         """Bytes of one batch's streams; of ragged ones as if each place had one row."""
         return sum(layout.window_bytes for layout in self.layout.values()) * (self.rows.stop - self.rows.start)
+
+    @property
+    def pads_rows(self) -> bool:
+        """Whether batches have the key `row_is_pad`: finite runs that pad their last batch."""
+        return self.sampler.num_train_steps is not None
 
     def source_of(self, job: Job, b: int) -> SourceRows:
         """Return what makes row `b`."""
@@ -90,14 +102,15 @@ class BatchBuilder:
 
     def open_job(self, train_step: int) -> Job:
         """Decide the windows of `train_step` and allocate the batch's memory."""
+        shared = None if self.memory is None else self.memory(train_step)
         with self.stats.timed("plan"), at(dataset=self.sources[0].dataset.name, train_step=train_step):
             refs = self.sampler.refs(train_step, self.rows_at(train_step))
-            slots = BatchSlots.allocate(
+            slots = shared or BatchSlots.allocate(
                 len(refs),
                 self.num_steps,
                 self.layout,
                 self.text,
-                row_is_pad=self.sampler.num_train_steps is not None,
+                row_is_pad=self.pads_rows,
                 pool=self.pool,
             )
             return Job(
@@ -170,7 +183,7 @@ class BatchBuilder:
                     last = err
             if attempt == MAX_ATTEMPTS:
                 raise StageFailedError(
-                    f"no readable window found for row {b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
+                    f"no readable window found for row {self.first_row + b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
                     "Run 'trajload verify' and repair the dataset."
                 ) from last
             work = None
@@ -209,9 +222,10 @@ class BatchBuilder:
     def finish(self, job: Job) -> Batch:
         """Return the finished batch. Every row must have been built."""
         with self.stats.timed("collate"):
-            return job.slots.finish(job.train_step, lambda: self._window_refs(job))
+            return job.slots.finish(job.train_step, lambda: self.window_refs(job))
 
-    def _window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+    def window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+        """Return what each row of a finished batch is."""
         return tuple(self.source_of(job, b).window_ref(job, b) for b in range(job.num_rows))
 
 

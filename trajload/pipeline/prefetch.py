@@ -13,14 +13,16 @@ import threading
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError, StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
+
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
 
 __all__ = ["Prefetcher"]
 
@@ -216,6 +218,11 @@ class Prefetcher:
         Raises:
             TrajloadError: The row with the smallest index that failed, with its location.
         """
+        job = self.next_job()
+        return None if job is None else self._shared.builder.finish(job)
+
+    def next_job(self) -> Job | None:
+        """Return the next train_step with every row built but not finished; otherwise as `next`."""
         shared = self._shared
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
@@ -234,9 +241,8 @@ class Prefetcher:
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])
             raise err
-        batch = shared.builder.finish(job)
         self._next = job.train_step + 1
-        return batch
+        return job
 
     def close(self) -> None:
         """Stop all threads and join them. Idempotent."""
