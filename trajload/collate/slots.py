@@ -93,7 +93,7 @@ class BatchSlots(StreamSlots):
         self.window_id: Int64Array = arrays["window_id"]
         self.epoch: Int64Array = arrays["epoch"]
         self.source: list[str] = [""] * num_rows
-        self.row_is_pad: BoolArray | None = arrays["row_is_pad"] if "row_is_pad" in arrays else None
+        self.row_is_pad: BoolArray | None = arrays.get("row_is_pad")
         """(B,), only where asked for."""
 
     @classmethod

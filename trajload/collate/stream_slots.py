@@ -19,7 +19,15 @@ from trajload.types import BoolArray, Int64Array, NDArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LayoutLike", "StreamLayout", "StreamSlots", "empty_text", "native_dtype_of", "stream_layouts", "torch_dtype_of"]
+__all__ = [
+    "LayoutLike",
+    "StreamLayout",
+    "StreamSlots",
+    "empty_text",
+    "native_dtype_of",
+    "stream_layouts",
+    "torch_dtype_of",
+]
 
 # torch 2.13 neither adds nor compares unsigned integers wider than 8 bits. uint16 is taken all the same, since depth is
 # stored so and `.to(torch.int32)` works; uint32 and uint64 are refused by name.

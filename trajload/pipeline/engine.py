@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
+from trajload.pipeline.workers import Batches, Workers
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
@@ -48,6 +50,8 @@ class Engine:
         num_workers: int | None,
         prefetch: int | Literal["auto"],
         load_weights: LoadWeights,
+        workers: str = "threads",
+        worker_timeout_s: float | None = None,
     ) -> None:
         self.window = config.check_window(window)
         self.streams = config.choose_streams(dataset, streams, window)
@@ -69,8 +73,14 @@ class Engine:
         self.manifests: list[tuple[int, str]] = [(0, dataset.digest)]
         self.num_workers = config.check_workers(num_workers)
         self.depth, self.depth_why = config.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+        self.workers = Workers(workers, worker_timeout_s)
+        self.workers.bind(self)
 
-    def start(self, train_step: int) -> Prefetcher:
+    def start(self, train_step: int) -> Batches:
+        """Return what makes batches from `train_step` on, ahead of the consumer: threads or worker processes."""
+        return self.workers.start(self, train_step)
+
+    def start_threads(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
         return Prefetcher(
             self.builder,
@@ -79,6 +89,17 @@ class Engine:
             depth=self.depth,
             num_decoders=self.num_workers,
         )
+
+    def for_worker(self, num_threads: int) -> Engine:
+        """Return what a worker process is sent: this engine with so many decoder threads. `worker_main` takes a part."""
+        out = copy.copy(self)
+        out.num_workers, out.workers = num_threads, Workers()
+        return out
+
+    def close(self) -> None:
+        """End worker processes and forget memory that is not in use. Idempotent."""
+        self.workers.close()
+        self.builder.clear()
 
     @property
     def cost_table_digest(self) -> str | None:
@@ -107,4 +128,5 @@ class Engine:
             "num_workers": self.num_workers,
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
+            **self.workers.figures(),
         }

@@ -198,11 +198,17 @@ class Prefetcher:
             ]
             for role, (target, number) in roles.items()
         }
+        self._threads = [thread for role in threads.values() for thread in role]
         # Registered before the first start: an interrupt in between must not leave threads behind.
         self._finalizer = weakref.finalize(self, _shut_down, self._shared, threads)
         for role in ("decode", "read", "plan"):
             for thread in threads[role]:
                 thread.start()
+
+    @property
+    def thread_ids(self) -> list[int]:
+        """The system's numbers of its threads."""
+        return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
     def check_process(self) -> None:
         """Raise ConfigError in a forked child. Takes no lock: one may have been held when the process forked."""
