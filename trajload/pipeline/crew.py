@@ -28,8 +28,10 @@ MAX_DEATHS = 3
 MAX_HANGS = 2
 MAX_START_DEATHS = 10
 """Before a worker has said that it is ready: by a signal, which comes from elsewhere."""
+MIN_START_S = 120.0
+"""A worker may take so long to start, however small the limit for its work."""
 _SPARE_BATCHES = 2
-_KEPT_BATCHES = 32
+_LEASED_BATCHES = 32
 
 _log = logging.getLogger("trajload")
 
@@ -101,7 +103,7 @@ class Crew:
         self.to_end: deque[int] = deque()
         """Generations whose run was dropped; the watching thread ends them."""
         self._next_open = 0
-        self._buffers = SharedPool(max_free=depth + _SPARE_BATCHES, max_kept=depth + _KEPT_BATCHES)
+        self._buffers = SharedPool(max_free=depth + _SPARE_BATCHES, max_leased=_LEASED_BATCHES)
         self._writers: dict[int, int] = {}
         """Of buffers of ended generations: how many processes may still write them."""
         self._setup_fd = anonymous_file("trajload-setup", 0)
@@ -153,10 +155,7 @@ class Crew:
     def deliver(self, step: Step) -> Any:
         """Return the memory of a finished batch to be given away: a view of it anywhere keeps it from being reused."""
         del self.steps[step.train_step]
-        lease = self._buffers.lease(step.buffer)
-        if not step.buffer.is_kept:
-            self._forget([self._buffers.discard(step.buffer)])
-        return lease
+        return self._buffers.lease(step.buffer)
 
     def end(self, generation: int) -> None:
         """End a run. Its memory is used again once no process can write it any more."""
@@ -233,10 +232,7 @@ class Crew:
     def _give_back_unwritten(self, buffer: SharedBuffer) -> None:
         if self._writers.get(buffer.number) == 0:
             del self._writers[buffer.number]
-            if buffer.is_kept:
-                self._buffers.give_back(buffer)
-            else:
-                self._forget([self._buffers.discard(buffer)])
+            self._buffers.give_back(buffer)
 
     # ---- for the watching thread; under `changed` ----
 
@@ -349,8 +345,15 @@ class Crew:
         """Return the workers that have work and showed no sign of progress for `timeout_s`."""
         if self.timeout_s is None or self.failure is not None:
             return []
-        limit = time.monotonic() - self.timeout_s
-        return [(s, s.process) for s in self.seats if s.process is not None and self._is_busy(s) and s.since < limit]
+        now, out = time.monotonic(), []
+        for seat in self.seats:
+            process = seat.process
+            if process is not None and self._is_busy(seat):
+                # Loading a program from a slow disk is no hang, however short a batch may take.
+                limit_s = self.timeout_s if process.is_ready else max(self.timeout_s, MIN_START_S)
+                if now - seat.since > limit_s:
+                    out.append((seat, process))
+        return out
 
     def _is_busy(self, seat: _Seat) -> bool:
         return bool(seat.ending) or (bool(seat.sent) and not seat.has_failed)

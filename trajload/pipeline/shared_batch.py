@@ -17,7 +17,6 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -109,10 +108,10 @@ def map_file(fd: int, num_bytes: int) -> NDArray:
 class SharedBuffer:
     """The memory of one batch, as its owner sees it."""
 
-    __slots__ = ("fd", "is_kept", "memory", "num_bytes", "number")
+    __slots__ = ("fd", "memory", "num_bytes", "number")
 
-    def __init__(self, number: int, num_bytes: int, *, is_kept: bool) -> None:
-        self.number, self.num_bytes, self.is_kept = number, num_bytes, is_kept
+    def __init__(self, number: int, num_bytes: int) -> None:
+        self.number, self.num_bytes = number, num_bytes
         self.fd = anonymous_file("trajload-batch", num_bytes)
         try:
             # Nobody can cut it short under a process that writes it, which would be a bus error.
@@ -137,54 +136,58 @@ class SharedPool:
 
     Args:
         max_free: Buffers kept that are not in use.
-        max_kept: Buffers that may come back. Further ones give up their descriptor on delivery, so that a consumer may
-            hold any number of batches.
+        max_leased: Buffers given away that may come back. Of more than that the ones held longest give up their
+            descriptor and will be freed, so that a consumer may hold any number of batches.
     """
 
-    def __init__(self, max_free: int, max_kept: int) -> None:
-        self._max_free, self._max_kept = max_free, max_kept
+    def __init__(self, max_free: int, max_leased: int) -> None:
+        self._max_free, self._max_leased = max_free, max_leased
         self._free: deque[SharedBuffer] = deque()
         self._all: dict[int, SharedBuffer] = {}
-        self._numbers = count()
+        self._leased: dict[int, None] = {}
+        """Numbers, in the order in which they were given away."""
+        self.num_allocated = 0
+        """Buffers ever allocated; stays level in a steady run."""
         self._closed = False
 
     def take(self, num_bytes: int) -> SharedBuffer:
         """Return a buffer of at least so many bytes, with undefined content."""
         for _ in range(len(self._free)):
-            buffer = self._free.popleft()
+            buffer = self._free.pop()  # the last to come back is the likeliest to be in caches
             if buffer.num_bytes >= num_bytes:
                 return buffer
-            self._free.append(buffer)
-        number = next(self._numbers)
-        buffer = SharedBuffer(number, num_bytes, is_kept=len(self._all) < self._max_kept)
-        self._all[number] = buffer
+            self._free.appendleft(buffer)
+        buffer = SharedBuffer(self.num_allocated, num_bytes)
+        self._all[buffer.number] = buffer
+        self.num_allocated += 1
         return buffer
 
     def lease(self, buffer: SharedBuffer) -> NDArray:
         """Return the buffer's bytes to be given away: the buffer comes back when no view of them is left."""
         # Over a memoryview: NumPy's views of views refer to the outermost array, which must be this one.
         lease: NDArray = np.frombuffer(memoryview(buffer.memory.data), dtype=np.uint8)
-        if buffer.is_kept:
-            weakref.finalize(lease, _give_back, weakref.ref(self), buffer).atexit = False
+        self._leased[buffer.number] = None
+        weakref.finalize(lease, _give_back, weakref.ref(self), buffer).atexit = False
         return lease
 
     def give_back(self, buffer: SharedBuffer) -> None:
-        """Keep a buffer that nobody uses."""
-        if not self._closed:
+        """Keep a buffer that nobody uses, unless it has been given up."""
+        self._leased.pop(buffer.number, None)
+        if not self._closed and buffer.fd >= 0:
             self._free.append(buffer)
 
     def discard_spare(self) -> list[int]:
-        """Drop buffers beyond what is worth keeping, and return their numbers: nobody will be sent them again."""
+        """Give up buffers beyond what is worth keeping, and return their numbers: nobody will be sent them again."""
         gone = []
         while len(self._free) > self._max_free:
-            gone.append(self.discard(self._free.popleft()))
+            gone.append(self._free.popleft().number)
+        # list() is one step for the interpreter: buffers come back at any time.
+        for number in list(self._leased)[: -self._max_leased]:
+            self._leased.pop(number, None)
+            gone.append(number)
+        for number in gone:
+            self._all.pop(number).close()
         return gone
-
-    def discard(self, buffer: SharedBuffer) -> int:
-        """Forget a buffer and return its number."""
-        buffer.close()
-        del self._all[buffer.number]
-        return buffer.number
 
     def close(self) -> None:
         """Close every descriptor. Idempotent. Batches in use stay whole."""

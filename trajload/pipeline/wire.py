@@ -19,6 +19,7 @@ __all__ = ["Channel", "FrameReader", "RemoteTraceback", "pack_error", "unpack_er
 _HEAD = struct.Struct("<QB")
 """Bytes of the pickle, descriptors that come with it."""
 _CHUNK = 1 << 16
+_MAX_FDS = 8
 
 
 class Channel:
@@ -50,10 +51,13 @@ class Channel:
         Raises:
             EOFError: The other end is gone.
         """
-        head, fds, _, _ = socket.recv_fds(self.socket, _HEAD.size, 8, socket.MSG_CMSG_CLOEXEC)
+        # Not by socket.recv_fds, which drops its flags: a program that a transform starts would inherit the memory.
+        room = socket.CMSG_SPACE(_MAX_FDS * 4)
+        head, ancillary, _, _ = self.socket.recvmsg(_HEAD.size, room, socket.MSG_CMSG_CLOEXEC)
+        fds = [fd for _, kind, data in ancillary if kind == socket.SCM_RIGHTS for fd in _ints(data)]
         head += self._exactly(_HEAD.size - len(head))
         size, _ = _HEAD.unpack(head)
-        return pickle.loads(self._exactly(size)), list(fds)
+        return pickle.loads(self._exactly(size)), fds
 
     def _exactly(self, size: int) -> bytes:
         parts = []
@@ -68,6 +72,10 @@ class Channel:
     def close(self) -> None:
         """Close this end. Idempotent."""
         self.socket.close()
+
+
+def _ints(data: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
 
 
 class FrameReader:
