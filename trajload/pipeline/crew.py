@@ -32,11 +32,13 @@ MIN_START_S = 120.0
 """A worker may take so long to start, however small the limit for its work."""
 _SPARE_BATCHES = 2
 _LEASED_BATCHES = 32
+_MAX_SENT = 64
+"""Train_steps handed to a worker at once: what is sent must fit into the socket's buffer, read or not."""
 
 _log = logging.getLogger("trajload")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """One batch in the works."""
 
@@ -50,7 +52,7 @@ class Step:
     errors: dict[int, TrajloadError] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Seat:
     """The place of one worker; processes come and go."""
 
@@ -206,8 +208,11 @@ class Crew:
             if seat.number not in step.pending:
                 continue
             if train_step not in seat.sent:
+                if len(seat.sent) >= _MAX_SENT:
+                    return
                 if not seat.sent:
                     seat.since = time.monotonic()
+                    self.wake()  # there is work to be watched
                 buffer = step.buffer
                 fds = () if buffer.number in seat.known else (buffer.fd,)
                 seat.process.send(("memory", self.generation, train_step, buffer.number, buffer.num_bytes), fds)
@@ -365,8 +370,8 @@ class Crew:
 
     def on_hang(self, seat: _Seat, process: WorkerProcess, stacks: str) -> None:
         """Kill a hanging worker and start it again; the second time at one train_step stops the run."""
-        if seat.process is not process:
-            return
+        if (seat, process) not in self.hanging():
+            return  # it has ended, or gone on
         self.num_hangs += 1
         oldest, is_ending = self._oldest(seat), bool(seat.ending)
         step = self._next_open if oldest is None else oldest

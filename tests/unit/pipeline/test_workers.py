@@ -40,7 +40,7 @@ def test_other_workers_are_refused(given: Any) -> None:
 @pytest.mark.parametrize("given", [0, -1, True, "300", float("nan")])
 def test_unusable_timeouts_are_refused(given: Any) -> None:
     """Seconds above 0, or None."""
-    with pytest.raises(ConfigError, match="worker_timeout_s=.*expected seconds above 0"):
+    with pytest.raises(ConfigError, match=r"worker_timeout_s=.*expected seconds above 0"):
         check_timeout(given)
 
 
