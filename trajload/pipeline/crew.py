@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from trajload.errors import Locus, StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.shared_batch import Arena, SharedBuffer, SharedPool, anonymous_file, arena_of
+from trajload.pipeline.seat import Seat, Step, once_more
+from trajload.pipeline.shared_batch import SharedBuffer, SharedPool, anonymous_file, arena_of
 from trajload.pipeline.wire import unpack_error
 from trajload.pipeline.worker_process import WorkerProcess
 
-__all__ = ["Crew", "Step"]
+__all__ = ["Crew"]
 
 MAX_DEATHS = 3
 """Of a worker at one train_step, before the run stops: what kills a process each time will do so again."""
@@ -36,44 +35,6 @@ _MAX_SENT = 64
 """Train_steps handed to a worker at once: what is sent must fit into the socket's buffer, read or not."""
 
 _log = logging.getLogger("trajload")
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One batch in the works."""
-
-    train_step: int
-    rows: slice
-    arena: Arena
-    buffer: SharedBuffer
-    pending: set[int]
-    """Workers that have not delivered their part."""
-    parts: dict[int, dict[str, Any]] = field(default_factory=dict)
-    errors: dict[int, TrajloadError] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """The place of one worker; processes come and go."""
-
-    number: int
-    process: WorkerProcess | None = None
-    sent: set[int] = field(default_factory=set)
-    """Train_steps handed to this process."""
-    known: set[int] = field(default_factory=set)
-    """Buffers that this process has mapped."""
-    ending: list[tuple[int, list[SharedBuffer]]] = field(default_factory=list)
-    """Ended generations whose memory this process may still write."""
-    has_failed: bool = False
-    """It has told of an error, and makes nothing more in this generation."""
-    since: float = 0.0
-    """Last sign of life, or when it got work after having none."""
-    deaths: tuple[int, int] = (-1, 0)
-    """(train_step, how often in a row)."""
-    hangs: tuple[int, int] = (-1, 0)
-    start_deaths: int = 0
-    careful_until: int = -1
-    """Up to this train_step it gets one at a time, so that the one that kills it is known."""
 
 
 class Crew:
@@ -93,7 +54,7 @@ class Crew:
         self.builder, self.depth, self.timeout_s = builder, depth, timeout_s
         self.pid = os.getpid()
         self.changed = threading.Condition()
-        self.seats = [_Seat(i) for i in range(num_workers)]
+        self.seats = [Seat(i) for i in range(num_workers)]
         self.steps: dict[int, Step] = {}
         """In the works, by rising train_step."""
         self.generation = 0
@@ -188,7 +149,7 @@ class Crew:
 
     # ---- processes ----
 
-    def _spawn(self, seat: _Seat) -> None:
+    def _spawn(self, seat: Seat) -> None:
         try:
             seat.process = WorkerProcess(seat.number, len(self.seats), self._setup_fd)
         except OSError as err:
@@ -197,11 +158,11 @@ class Crew:
             ) from err
         seat.since = time.monotonic()
 
-    def _tell_begin(self, seat: _Seat, train_step: int) -> None:
+    def _tell_begin(self, seat: Seat, train_step: int) -> None:
         assert seat.process is not None
         seat.process.send(("begin", self.generation, train_step, self.builder.quarantine.to_json()))
 
-    def _hand_out(self, seat: _Seat) -> None:
+    def _hand_out(self, seat: Seat) -> None:
         if seat.process is None or seat.has_failed:
             return
         for train_step, step in self.steps.items():
@@ -241,7 +202,7 @@ class Crew:
 
     # ---- for the watching thread; under `changed` ----
 
-    def read(self, seat: _Seat) -> None:
+    def read(self, seat: Seat) -> None:
         """Take the messages of a process, and notice its end."""
         process = seat.process
         if process is None:
@@ -249,14 +210,14 @@ class Crew:
         for message in process.reader.messages():
             seat.since = time.monotonic()
             self._on_message(seat, process, message)
-        if process.reader.ended or _has_ended(process):
+        if process.reader.ended or process.has_ended:
             # What arrived between the last look and the end counts, too.
             for message in process.reader.messages():
                 self._on_message(seat, process, message)
             if seat.process is process:
                 self._on_end(seat, process)
 
-    def _on_message(self, seat: _Seat, process: WorkerProcess, message: tuple[Any, ...]) -> None:
+    def _on_message(self, seat: Seat, process: WorkerProcess, message: tuple[Any, ...]) -> None:
         kind, *rest = message
         if kind == "ready":
             process.is_ready, seat.start_deaths = True, 0
@@ -268,7 +229,7 @@ class Crew:
         elif rest[0] == self.generation and self.is_running:
             self._on_part(seat, kind, rest[1], rest[2:])
 
-    def _on_part(self, seat: _Seat, kind: str, train_step: int, rest: list[Any]) -> None:
+    def _on_part(self, seat: Seat, kind: str, train_step: int, rest: list[Any]) -> None:
         step = self.steps[train_step]
         step.pending.discard(seat.number)
         seat.sent.discard(train_step)
@@ -282,7 +243,7 @@ class Crew:
         if not step.pending:
             self.changed.notify_all()
 
-    def _on_end(self, seat: _Seat, process: WorkerProcess) -> None:
+    def _on_end(self, seat: Seat, process: WorkerProcess) -> None:
         how = process.describe_end()
         self._leave_seat(seat, process)
         if not self.is_running or self.failure is not None:
@@ -300,7 +261,7 @@ class Crew:
                 )
                 return
         else:
-            seat.deaths = _once_more(seat.deaths, step)
+            seat.deaths = once_more(seat.deaths, step)
             if seat.deaths[1] >= MAX_DEATHS:
                 self.fail(
                     StageFailedError(
@@ -313,7 +274,7 @@ class Crew:
             _log.warning("worker process %d (pid %d) died: %s. Started again.", seat.number, process.pid, how)
         self._replace(seat, step)
 
-    def _leave_seat(self, seat: _Seat, process: WorkerProcess) -> None:
+    def _leave_seat(self, seat: Seat, process: WorkerProcess) -> None:
         """Nothing of `process` runs any more: what it had is to be done again, what it wrote may be used again."""
         process.close()
         seat.process = None
@@ -324,7 +285,7 @@ class Crew:
             self._unwritten(buffers)
         seat.ending.clear()
 
-    def _replace(self, seat: _Seat, train_step: int) -> None:
+    def _replace(self, seat: Seat, train_step: int) -> None:
         try:
             self._spawn(seat)
         except TrajloadError as err:
@@ -335,7 +296,7 @@ class Crew:
             self._tell_begin(seat, train_step)
             self._hand_out(seat)
 
-    def _oldest(self, seat: _Seat) -> int | None:
+    def _oldest(self, seat: Seat) -> int | None:
         """Return the first train_step that waits for this worker."""
         return next((s for s, step in self.steps.items() if seat.number in step.pending), None)
 
@@ -346,7 +307,7 @@ class Crew:
 
     # ---- hanging workers ----
 
-    def hanging(self) -> list[tuple[_Seat, WorkerProcess]]:
+    def hanging(self) -> list[tuple[Seat, WorkerProcess]]:
         """Return the workers that have work and showed no sign of progress for `timeout_s`."""
         if self.timeout_s is None or self.failure is not None:
             return []
@@ -360,7 +321,7 @@ class Crew:
                     out.append((seat, process))
         return out
 
-    def _is_busy(self, seat: _Seat) -> bool:
+    def _is_busy(self, seat: Seat) -> bool:
         return bool(seat.ending) or (bool(seat.sent) and not seat.has_failed)
 
     @property
@@ -368,7 +329,7 @@ class Crew:
         """Whether some worker has work, and a limit for it."""
         return self.timeout_s is not None and any(s.process is not None and self._is_busy(s) for s in self.seats)
 
-    def on_hang(self, seat: _Seat, process: WorkerProcess, stacks: str) -> None:
+    def on_hang(self, seat: Seat, process: WorkerProcess, stacks: str) -> None:
         """Kill a hanging worker and start it again; the second time at one train_step stops the run."""
         if (seat, process) not in self.hanging():
             return  # it has ended, or gone on
@@ -379,7 +340,7 @@ class Crew:
         _log.warning("%s: killed. Its stacks:\n%s", what, stacks)
         self._leave_seat(seat, process)
         if not is_ending:  # else it hung in a run that is over
-            seat.hangs = _once_more(seat.hangs, step)
+            seat.hangs = once_more(seat.hangs, step)
             if seat.hangs[1] >= MAX_HANGS:
                 self.fail(
                     StageFailedError(
@@ -404,15 +365,3 @@ class Crew:
     @property
     def wake_fd(self) -> int:
         return self._wake
-
-
-def _once_more(count: tuple[int, int], train_step: int) -> tuple[int, int]:
-    return (train_step, count[1] + 1 if count[0] == train_step else 1)
-
-
-def _has_ended(process: WorkerProcess) -> bool:
-    if process.pidfd < 0:
-        return False
-    poll = select.poll()
-    poll.register(process.pidfd, select.POLLIN)
-    return bool(poll.poll(0))

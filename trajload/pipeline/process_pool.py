@@ -16,8 +16,9 @@ import numpy as np
 from trajload.collate.slots import BatchSlots
 from trajload.errors import ConfigError, StageFailedError
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.crew import Crew, Step
+from trajload.pipeline.crew import Crew
 from trajload.pipeline.job import Job
+from trajload.pipeline.seat import Step
 from trajload.pipeline.wire import unpack_error
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -80,6 +81,15 @@ class WorkerProcess:
         """Send a message; to a process that has ended it is lost, which its end will tell."""
         with suppress(OSError):
             self.channel.send(message, fds)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is known to have ended."""
+        if self.pidfd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def stacks(self) -> str:
         """Return the stacks of its threads, as far as they are to be had: also while it holds its interpreter."""
