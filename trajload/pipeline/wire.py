@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
@@ -14,12 +15,17 @@ from typing import Any
 from trajload import errors
 from trajload.errors import Locus, StageFailedError, TrajloadError
 
-__all__ = ["Channel", "FrameReader", "RemoteTraceback", "pack_error", "unpack_error"]
+__all__ = ["Channel", "FrameReader", "RemoteTraceback", "pack_error", "unpack_error", "unpickled_file"]
 
 _HEAD = struct.Struct("<QB")
 """Bytes of the pickle, descriptors that come with it."""
 _CHUNK = 1 << 16
 _MAX_FDS = 8
+
+
+def unpickled_file(fd: int) -> Any:
+    """Return the object that the loader pickled into an anonymous file."""
+    return pickle.loads(os.pread(fd, os.fstat(fd).st_size, 0))
 
 
 class Channel:

@@ -10,7 +10,6 @@ import faulthandler
 import fcntl
 import logging
 import os
-import pickle
 import select
 import signal
 import socket
@@ -27,7 +26,7 @@ from trajload.pipeline.engine import Engine
 from trajload.pipeline.job import Job
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.shared_batch import arena_of, map_file
-from trajload.pipeline.wire import Channel, pack_error
+from trajload.pipeline.wire import Channel, pack_error, unpickled_file
 from trajload.sampling.assign import rank_rows
 from trajload.types import NDArray
 from trajload.world import World
@@ -51,7 +50,7 @@ def main(control_fd: int, setup_fd: int, life_fd: int, trace_fd: int, number: in
     logging.getLogger("trajload").propagate = False
     channel = Channel(socket.socket(fileno=control_fd))
     try:
-        engine = pickle.loads(os.pread(setup_fd, os.fstat(setup_fd).st_size, 0))
+        engine = unpickled_file(setup_fd)
         os.close(setup_fd)
         worker = _Worker(channel, engine, number, num_workers)
         channel.send(("ready",))
