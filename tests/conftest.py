@@ -122,7 +122,7 @@ def _shared_memory() -> set[str]:
 def _is_of_another_process(name: str) -> bool:
     """Whether a segment is in use by a process that is none of ours: by its name, torch_<pid>_<number>, or its mappings."""
     ours = {os.getpid(), *_children()}
-    for maps in Path("/proc").glob("[0-9]*/maps") if name.startswith("sem.") else ():
+    for maps in Path("/proc").glob("[0-9]*/maps") if name.startswith(("sem.", "psm_")) else ():
         try:
             if int(maps.parent.name) not in ours and f"/dev/shm/{name}" in maps.read_text():
                 return True
