@@ -27,12 +27,14 @@ _WHERE = {
     "Image": "trajload.spec",
     "Interleaved": "trajload.sampling.orders",
     "Loader": "trajload.loader",
+    "Mixture": "trajload.sampling.mixture_sources",
     "Modality": "trajload.types",
     "Normalizer": "trajload.augment.normalizer",
     "RandomCrop": "trajload.augment.geometry",
     "RandomFlip": "trajload.augment.geometry",
     "Resize": "trajload.augment.geometry",
     "Signal": "trajload.spec",
+    "Source": "trajload.sampling.mixture_sources",
     "StreamSpec": "trajload.spec",
     "TrajloadError": "trajload.errors",
     "Weighted": "trajload.sampling.orders",
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from trajload.errors import TrajloadError as TrajloadError
     from trajload.loader import Loader as Loader
     from trajload.refs import WindowRef as WindowRef
+    from trajload.sampling.mixture_sources import Mixture as Mixture
+    from trajload.sampling.mixture_sources import Source as Source
     from trajload.sampling.orders import Continuous as Continuous
     from trajload.sampling.orders import Interleaved as Interleaved
     from trajload.sampling.orders import Weighted as Weighted

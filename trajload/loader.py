@@ -14,6 +14,7 @@ from trajload.pipeline.engine import Engine
 from trajload.pipeline.rank_split import LoadWeights
 from trajload.pipeline.state import check_state, make_state
 from trajload.pipeline.workers import Batches
+from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
@@ -33,8 +34,9 @@ class Loader:
     iteration must and does equal, whatever the number of workers, the prefetch depth or the ranks.
 
     Args:
-        dataset: An opened dataset, or a path for `tl.open`.
-        window: Which steps make an example.
+        dataset: An opened dataset, a path for `tl.open`, or a `tl.Mixture`. `window`, `order` and `streams` (by batch key) are
+            then for those of its sources that have none of their own.
+        window: Which steps make an example; None only with a mixture whose sources all have their own.
         global_batch_size: Windows per train_step over all ranks.
         seed: Of the order, -2**63 <= seed < 2**63.
         order: 'shuffled' (uniform over an epoch's windows), 'interleaved' (mixed like it, shared frames close together),
@@ -67,9 +69,9 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | PathLikeStr,
+        dataset: Dataset | PathLikeStr | Mixture,
         *,
-        window: Window,
+        window: Window | None,
         global_batch_size: int,
         seed: int = 0,
         order: str | OrderConfig = "shuffled",
@@ -88,7 +90,7 @@ class Loader:
         load_weights: LoadWeights = None,
     ) -> None:
         self.world = config.choose_world(rank, world_size)
-        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
         self._engine = Engine(
             self.dataset,
             window=window,
@@ -267,7 +269,7 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """Return where the time went: busy seconds per stage, consumer wait, counts, prefetch depth and its reason."""
-        return {**self._engine.figures(), "train_step": self._train_step}
+        return {**self._engine.figures(self._train_step), "train_step": self._train_step}
 
     def reset_stats(self) -> None:
         """Start counting from zero."""

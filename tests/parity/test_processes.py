@@ -93,6 +93,17 @@ def test_batches_of_processes_equal_the_oracle(dataset: tl.Dataset, user_transfo
         assert next(iter(loader)).digest() == expected
 
 
+def test_mixtures_are_made_by_processes_too(three_folders: dict[str, Path]) -> None:
+    """Sources of a batch differ from row to row; what a row is, is told by its references."""
+    mixture = tl.Mixture({"sim": (three_folders["sim"], 0.5), "lab": (three_folders["lab"], 0.5)}, by="windows")
+    streams = {"image": tl.Image(size=(16, 16)), "action": None, "wrist": None, "text": None}
+    arguments = {"window": tl.Window(num_steps=4), "global_batch_size": 9, "streams": streams, **ALONE}
+    with tl.Loader(mixture, workers="processes:2", order="interleaved", **arguments) as loader:
+        for batch in itertools.islice(loader, 4):
+            plain = loader.batch_at(batch.train_step)
+            assert (batch.digest(), batch.refs) == (plain.digest(), plain.refs)
+
+
 def test_runs_of_one_loader_take_turns(dataset: tl.Dataset) -> None:
     """Two iterators share the cursor, a state can be loaded in the middle, and close is not the end."""
     arguments = {"window": WINDOW, "global_batch_size": 4, "seed": 1, "workers": "processes:2", **ALONE}

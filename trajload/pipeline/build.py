@@ -23,6 +23,7 @@ from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
+from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class BatchBuilder:
     def __init__(
         self,
         sources: Sequence[SourceRows],
-        sampler: Sampler,
+        sampler: Sampler | MixtureSampler,
         rows: slice,
         on_error: OnError,
         quarantine: Quarantine,
@@ -103,7 +104,7 @@ class BatchBuilder:
     def open_job(self, train_step: int) -> Job:
         """Decide the windows of `train_step` and allocate the batch's memory."""
         shared = None if self.memory is None else self.memory(train_step)
-        with self.stats.timed("plan"), at(dataset=self.sources[0].dataset.name, train_step=train_step):
+        with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
             refs = self.sampler.refs(train_step, self.rows_at(train_step))
             slots = shared or BatchSlots.allocate(
                 len(refs),
@@ -210,7 +211,7 @@ class BatchBuilder:
             raise
         except Exception as err:
             with at(
-                dataset=source.dataset.name,
+                dataset=source.name,
                 episode=int(job.episode_B[b]),
                 window_id=int(job.window_id_B[b]),
                 train_step=job.train_step,

@@ -267,7 +267,7 @@ class Crew:
                     StageFailedError(
                         f"worker process {seat.number} (pid {process.pid}) died {MAX_DEATHS} times in a row: {how}. "
                         "Use workers='threads', or fewer or smaller batches (prefetch) if memory is short.",
-                        at=Locus(dataset=self.builder.sources[0].dataset.name, train_step=step),
+                        at=Locus(dataset=" + ".join(s.name for s in self.builder.sources), train_step=step),
                     )
                 )
                 return
@@ -346,7 +346,7 @@ class Crew:
                     StageFailedError(
                         f"{what}, {MAX_HANGS} times at the same train_step. Raise worker_timeout_s if a batch may take so long. "
                         f"Where it was:\n{stacks}\n",
-                        at=Locus(dataset=self.builder.sources[0].dataset.name, train_step=step),
+                        at=Locus(dataset=" + ".join(s.name for s in self.builder.sources), train_step=step),
                     )
                 )
         if self.is_running and self.failure is None:

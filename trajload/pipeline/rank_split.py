@@ -13,6 +13,7 @@ from trajload.costs.table import CostTable
 from trajload.errors import ConfigError
 from trajload.pipeline.config import StreamChoice
 from trajload.sampling.assign import rank_rows
+from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.sampler import Sampler
 from trajload.sources.base import Dataset
 from trajload.types import Int64Array
@@ -37,7 +38,9 @@ class RankSplit:
             another rank would make two ranks decode its block, or tear a row's continuation.
     """
 
-    def __init__(self, sampler: Sampler, world: World, window_ns: Sequence[Int64Array] | None = None) -> None:
+    def __init__(
+        self, sampler: Sampler | MixtureSampler, world: World, window_ns: Sequence[Int64Array] | None = None
+    ) -> None:
         self.world = world
         self.even = rank_rows(sampler.global_batch_size, world)
         """Without costs."""

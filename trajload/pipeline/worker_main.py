@@ -109,8 +109,8 @@ def part_of(rows: slice, number: int, num_parts: int) -> slice:
 class _News(Quarantine):
     """The list of bad windows, which also remembers what is new to the loader."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
         self.found: list[tuple[int, int, Any, int]] = []
 
     def add(self, window_id: int, train_step: int, err: TrajloadError, source: int = 0) -> None:
@@ -207,7 +207,7 @@ class _Worker:
         self.rank_rows_at = builder.rows_at
         builder.rows = part_of(builder.rows, number, num_workers)
         builder.rows_at = lambda step: part_of(self.rank_rows_at(step), number, num_workers)
-        self.news = _News()
+        self.news = _News(engine.quarantine.most)
         engine.quarantine = builder.quarantine = self.news
         engine.stats.reset()
         self._buffers: dict[int, NDArray] = {}
