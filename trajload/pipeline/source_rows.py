@@ -7,6 +7,7 @@ A batch of one dataset is made by one of these, a batch of a mixture by one for 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ class SourceRows:
     def decode(self, work: RowWork, train_step: int, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         """Decode a window that was read into `row` of `slots`."""
         frames = 0
-        key = self.dataset.episode_key(work.episode)
+        key = functools.partial(self.dataset.episode_key, work.episode)
         with at(dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step):
             for stream in work.streams:
                 shard = stream.track.file if stream.track else None
