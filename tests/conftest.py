@@ -120,7 +120,14 @@ def _shared_memory() -> set[str]:
 
 
 def _is_of_another_process(name: str) -> bool:
-    """Whether a segment, named torch_<pid>_<number> by its maker, is in use by a process that is none of ours."""
+    """Whether a segment is in use by a process that is none of ours: by its name, torch_<pid>_<number>, or its mappings."""
+    ours = {os.getpid(), *_children()}
+    for maps in Path("/proc").glob("[0-9]*/maps") if name.startswith(("sem.", "psm_")) else ():
+        try:
+            if int(maps.parent.name) not in ours and f"/dev/shm/{name}" in maps.read_text():
+                return True
+        except OSError:
+            continue  # it has ended, or belongs to another user
     parts = name.split("_")
     if parts[0] != "torch" or len(parts) < 2 or not parts[1].isdigit():
         return False

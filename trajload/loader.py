@@ -11,9 +11,9 @@ from trajload.decode import DecodeContext
 from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.engine import Engine
-from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.rank_split import LoadWeights
 from trajload.pipeline.state import check_state, make_state
+from trajload.pipeline.workers import Batches
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.select import EpisodeChoice
@@ -46,6 +46,8 @@ class Loader:
         rank: Data-parallel rank; None takes RANK and WORLD_SIZE from the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
         num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
+        workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
+        worker_timeout_s: A worker process that makes no progress for so long is replaced; None: wait for ever.
         prefetch: Train_steps in the works at once, or 'auto'.
         num_epochs: None runs without end; else iteration ends after so many epochs.
         drop_last: With `num_epochs`: drop the last batch if it is not full, instead of padding it (`row_is_pad`).
@@ -78,6 +80,8 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
         num_workers: int | None = None,
+        workers: str = "threads",
+        worker_timeout_s: float | None = 300.0,
         prefetch: int | Literal["auto"] = "auto",
         num_epochs: int | None = None,
         drop_last: bool = False,
@@ -103,10 +107,12 @@ class Loader:
             num_workers=num_workers,
             prefetch=prefetch,
             load_weights=load_weights,
+            workers=workers,
+            worker_timeout_s=worker_timeout_s,
         )
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0
-        self._prefetcher: Prefetcher | None = None
+        self._prefetcher: Batches | None = None
         self._plain, self._context = ForkLock(), DecodeContext()
 
     # ---- what it is ----
@@ -271,12 +277,12 @@ class Loader:
         self._engine.stats.reset()
 
     def close(self) -> None:
-        """Stop all threads and close files. Idempotent; the loader may be iterated again afterwards."""
+        """Stop all threads and worker processes and close files. Idempotent; the loader may be iterated again afterwards."""
         self._claim()
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
-        self._engine.clear()
+        self._engine.close()
         self.dataset.close()
 
     def __reduce__(self) -> NoReturn:

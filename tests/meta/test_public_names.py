@@ -58,6 +58,8 @@ LOADER_ARGUMENTS = [
     "rank",
     "world_size",
     "num_workers",
+    "workers",
+    "worker_timeout_s",
     "prefetch",
     "num_epochs",
     "drop_last",

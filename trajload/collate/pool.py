@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from trajload.types import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["MIN_POOLED_BYTES", "TensorPool"]
 
@@ -40,9 +42,17 @@ class TensorPool:
 
     def empty(self, shape: tuple[int, ...], np_dtype: np.dtype[Any], torch_dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor with undefined values."""
+        import torch  # here: worker processes use arrays alone, and do not pay for loading it
+
+        if math.prod(shape) * np_dtype.itemsize < MIN_POOLED_BYTES:
+            return torch.empty(shape, dtype=torch_dtype)
+        return torch.from_numpy(self.empty_array(shape, np_dtype))
+
+    def empty_array(self, shape: tuple[int, ...], np_dtype: np.dtype[Any]) -> NDArray:
+        """Return an array with undefined values."""
         num_bytes = math.prod(shape) * np_dtype.itemsize
         if num_bytes < MIN_POOLED_BYTES:
-            return torch.empty(shape, dtype=torch_dtype)
+            return np.empty(shape, np_dtype)
         free = self._free.setdefault(num_bytes, deque())
         try:
             piece = free.pop()
@@ -51,10 +61,13 @@ class TensorPool:
             start = -raw.ctypes.data % _ALIGNMENT
             piece = raw[start : start + num_bytes]
             self.num_allocated += 1
-        # The tensor's storage holds this very array object, so its end is the end of the last user.
+        # A tensor's storage holds this very array object, so its end is the end of the last user.
         lease = piece.view(np_dtype).reshape(shape)
         weakref.finalize(lease, _give_back, weakref.ref(self), piece).atexit = False
-        return torch.from_numpy(lease)
+        return lease
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TensorPool, (self._max_free,))  # memory stays where it is
 
     def _take_back(self, piece: NDArray) -> None:
         free = self._free.get(piece.nbytes)

@@ -1,4 +1,4 @@
-"""The memory of a batch before it is one: allocated once, filled row by row by several threads, then finished."""
+"""The memory of a batch before it is one: reserved once, filled row by row by several threads, then finished."""
 
 # Shapes: B windows, T steps
 
@@ -10,20 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from trajload.collate.batch import Batch, RefsBuilder
 from trajload.collate.pool import MIN_POOLED_BYTES, TensorPool
 from trajload.collate.stream_slots import (
     LayoutLike,
     StreamLayout,
     StreamSlots,
     empty_text,
+    native_dtype_of,
     stream_layouts,
     torch_dtype_of,
 )
 from trajload.refs import WindowRef
-from trajload.types import BoolArray, Int64Array
+from trajload.types import BoolArray, Int64Array, NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+    from trajload.collate.batch import Batch, RefsBuilder
 
 __all__ = ["BatchSlots", "SlotPlan"]
 
@@ -52,68 +56,82 @@ class SlotPlan:
         row_is_pad: bool = False,
     ) -> None:
         B, T = num_rows, num_steps
+        flag, number = np.dtype(np.bool_), np.dtype(np.int64)
         self.num_rows = B
         self.layouts = stream_layouts(stream_layout, T)
         self.text = dict(text_streams) if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")
         self.ragged = tuple(name for name, layout in self.layouts.items() if layout.is_ragged)
         self.values: frozenset[str] = frozenset(self.layouts) - frozenset(self.ragged)
         """Keys whose memory starts undefined even in opened slots."""
-        self.tensors: list[tuple[str, tuple[int, ...], torch.dtype, np.dtype[Any] | None]] = []
-        """Key, shape, dtype, and the NumPy dtype of those large enough for the pool."""
+        shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         for name, layout in self.layouts.items():
-            torch_dtype = torch_dtype_of(name, layout.dtype)
-            shape = (B, layout.num_places, *layout.row_shape)
+            places, dtype = (B, layout.num_places), native_dtype_of(name, layout.dtype)
             if layout.is_ragged:
-                self._add(f"{name}_count", shape[:2], torch.int64)
+                shapes[f"{name}_count"] = (places, number)
             else:
-                np_dtype = np.dtype(layout.dtype).newbyteorder("=")
-                is_large = math.prod(shape) * np_dtype.itemsize >= MIN_POOLED_BYTES
-                self.tensors.append((name, shape, torch_dtype, np_dtype if is_large else None))
+                shapes[name] = ((*places, *layout.row_shape), dtype)
             if layout.has_age:
-                self._add(f"{name}_age_ns", shape[:2], torch.int64)
-            self._add(f"{name}_is_pad", shape[:2], torch.bool)
-            self._add(f"{name}_is_missing", (B,), torch.bool)
-        for name in self.text:
-            self._add(f"{name}_is_missing", (B,), torch.bool)
-        for name in ("is_first", "is_last", "is_terminal"):
-            self._add(name, (B, T), torch.bool)
-        for name in ("step_index", "timestamp_ns"):
-            self._add(name, (B, T), torch.int64)
-        for name in ("episode_index", "window_id", "epoch"):
-            self._add(name, (B,), torch.int64)
+                shapes[f"{name}_age_ns"] = (places, number)
+            shapes[f"{name}_is_pad"] = (places, flag)
+            shapes[f"{name}_is_missing"] = ((B,), flag)
+        shapes.update((f"{name}_is_missing", ((B,), flag)) for name in self.text)
+        shapes.update((name, ((B, T), flag)) for name in ("is_first", "is_last", "is_terminal"))
+        shapes.update((name, ((B, T), number)) for name in ("step_index", "timestamp_ns"))
+        shapes.update((name, ((B,), number)) for name in ("episode_index", "window_id", "epoch"))
         if row_is_pad:
-            self._add("row_is_pad", (B,), torch.bool)
-
-    def _add(self, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.tensors.append((key, shape, dtype, None))
+            shapes["row_is_pad"] = ((B,), flag)
+        self.shapes = shapes
+        """Shape and dtype of each tensor that has a size of its own; the values of ragged streams are not among them."""
+        self._tensors: list[tuple[str, tuple[int, ...], torch.dtype, np.dtype[Any] | None]] | None = None
 
     def reserve(self, pool: TensorPool | None = None) -> BatchSlots:
         """Return memory for one batch, all of it undefined until it is opened; large streams come from `pool`."""
-        return BatchSlots(
-            {
-                key: torch.empty(shape, dtype=dtype)
-                if np_dtype is None or pool is None
-                else pool.empty(shape, np_dtype, dtype)
-                for key, shape, dtype, np_dtype in self.tensors
-            },
-            self,
-        )
+        import torch  # here: worker processes write arrays that exist, and do not pay for loading it
+
+        if self._tensors is None:
+            self._tensors = [
+                (key, shape, getattr(torch, dtype.name), dtype if self._is_large(key) else None)
+                for key, (shape, dtype) in self.shapes.items()
+            ]
+        tensors = {
+            key: torch.empty(shape, dtype=torch_dtype)
+            if dtype is None or pool is None
+            else pool.empty(shape, dtype, torch_dtype)
+            for key, shape, torch_dtype, dtype in self._tensors
+        }
+        return BatchSlots(self, tensors=tensors)
+
+    def _is_large(self, key: str) -> bool:
+        shape, dtype = self.shapes[key]
+        return key in self.values and math.prod(shape) * dtype.itemsize >= MIN_POOLED_BYTES
+
+    def over(self, arrays: Mapping[str, NDArray], *, is_filled: bool = False) -> BatchSlots:
+        """Return slots over memory that exists, shaped as `shapes` says; `is_filled` keeps its masks and numbers."""
+        slots = BatchSlots(self, arrays=arrays)
+        return slots.open(is_filled=is_filled)
 
 
 class BatchSlots(StreamSlots):
-    """Memory for B windows of T steps: torch tensors, written through NumPy views.
+    """Memory for B windows of T steps: torch tensors written through NumPy views, or arrays that will be their memory.
 
-    Memory that was only reserved is opened by the first look at an array of it: then masks become False, numbers 0, and
-    the views are made. Who writes whole batches by address (`tensors`) leaves it closed, which saves both.
-    The memory of ragged streams is joined at the end, when the longest is known. See `StreamSlots` for the streams.
+    Reserved slots are undefined, and good for writing whole by address. `open`, or the first look at an array, makes
+    the views, and masks False and numbers 0. The memory of ragged streams is joined at the end, when the longest is
+    known. See `StreamSlots` for the streams.
     """
 
-    def __init__(self, tensors: dict[str, torch.Tensor], plan: SlotPlan) -> None:
-        """Use `allocate` or `SlotPlan.reserve`."""
-        self.tensors = tensors
+    def __init__(
+        self,
+        plan: SlotPlan,
+        *,
+        tensors: dict[str, torch.Tensor] | None = None,
+        arrays: Mapping[str, NDArray] | None = None,
+    ) -> None:
+        """Use `allocate`, `SlotPlan.reserve` or `SlotPlan.over`."""
         self.num_rows = plan.num_rows
         self.text = empty_text(plan.text, plan.num_rows)
         self.source: list[str] = [""] * plan.num_rows
+        self._tensors = tensors
+        self._arrays = arrays
         self._plan = plan
         self._is_open = False
         self._lock = threading.Lock()
@@ -129,7 +147,7 @@ class BatchSlots(StreamSlots):
         row_is_pad: bool = False,
         pool: TensorPool | None = None,
     ) -> BatchSlots:
-        """Return memory for a batch, opened.
+        """Return opened memory for a batch.
 
         Args:
             num_rows: B.
@@ -146,18 +164,33 @@ class BatchSlots(StreamSlots):
         """
         return SlotPlan(num_rows, num_steps, stream_layout, text_streams, row_is_pad=row_is_pad).reserve(pool).open()
 
-    def open(self) -> BatchSlots:
-        """Make the arrays, masks False and numbers 0, if that was not done before. Thread-safe.
+    def address(self, key: str) -> int:
+        """Return where the memory of a tensor begins, 0 if the batch has none of that key."""
+        if self._tensors is not None:
+            tensor = self._tensors.get(key)
+            return 0 if tensor is None else tensor.data_ptr()
+        assert self._arrays is not None
+        array = self._arrays.get(key)
+        return 0 if array is None else int(array.ctypes.data)
+
+    def memory(self, key: str) -> NDArray:
+        """Return one tensor's memory without opening the slots."""
+        if self._tensors is not None:
+            return self._tensors[key].numpy()
+        assert self._arrays is not None
+        return self._arrays[key]
+
+    def open(self, *, is_filled: bool = False) -> BatchSlots:
+        """Make the arrays, masks False and numbers 0 unless filled, if that was not done before. Thread-safe.
 
         What was written by address before is lost, but for the values of streams that are not ragged.
         """
         with self._lock:
             if self._is_open:
                 return self
-            tensors, values = self.tensors, self._plan.values
-            arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+            arrays = {key: self.memory(key) for key in self._plan.shapes}
             for key, array in arrays.items():
-                if key not in values:
+                if key not in self._plan.values and not is_filled:
                     array[...] = 0
             super().__init__(arrays, self._plan.layouts, self.text, self.num_rows)
             self.is_first: BoolArray = arrays["is_first"]
@@ -182,13 +215,23 @@ class BatchSlots(StreamSlots):
 
     def finish(self, train_step: int, refs: Iterable[WindowRef] | RefsBuilder = ()) -> Batch:
         """Return the batch over this memory, without copying. The slots are not to be written afterwards."""
+        from trajload.collate.batch import Batch
+
+        tensors = self._tensors
+        if tensors is None:
+            import torch
+
+            assert self._arrays is not None
+            tensors = {key: torch.from_numpy(array) for key, array in self._arrays.items()}
         for name in self._plan.ragged:
-            self.tensors[name], self.tensors[f"{name}_interval_is_pad"] = self._join(name, self._plan.layouts[name])
-        values: dict[str, torch.Tensor | list[Any]] = {**self.tensors, **self.text, "source": self.source}
+            tensors[name], tensors[f"{name}_interval_is_pad"] = self._join(name, self._plan.layouts[name])
+        values: dict[str, torch.Tensor | list[Any]] = {**tensors, **self.text, "source": self.source}
         return Batch(values, train_step=train_step, refs=refs)
 
     def _join(self, name: str, layout: StreamLayout) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (B, T, K, *row_shape), zeros behind the last row of each place, and the mask (B, T, K) of those."""
+        import torch
+
         count_BT = self.count[name]
         longest = int(count_BT.max(initial=0))
         out = torch.zeros((*count_BT.shape, longest, *layout.row_shape), dtype=torch_dtype_of(name, layout.dtype))

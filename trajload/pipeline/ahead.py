@@ -35,5 +35,5 @@ class RefsAhead:
         if self._num_ahead == 1 or not self._builder.has_fixed_rows or not isinstance(sampler, Sampler):
             return None
         with at(dataset=self._builder.sources[0].name, train_step=train_step):
-            ready.extend(sampler.refs_ahead(train_step, self._num_ahead, self._builder.rows))
+            ready.extend(sampler.refs_ahead(train_step, self._num_ahead, self._builder.rows_at(train_step)))
         return ready.popleft()

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import SlotPlan
+from trajload.collate.slots import BatchSlots, SlotPlan
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
 from trajload.errors import StageFailedError, TrajloadError, at
@@ -26,6 +26,9 @@ from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.sampler import BatchRefs, Sampler
+
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
 
 __all__ = ["BatchBuilder"]
 
@@ -60,11 +63,17 @@ class BatchBuilder:
         self.sampler = sampler
         self.rows = rows
         self.has_fixed_rows = rows_at is None
-        self.rows_at = rows_at or (lambda train_step: rows)
+        self._rank_rows_at = rows_at
+        self.part: Callable[[slice], slice] | None = None
+        """Rows of a rank → the part of them that is built here; None for all. A worker process builds a part."""
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
+        self.memory: Callable[[int], BatchSlots] | None = None
+        """Train_step → where its rows are written; None for memory of this process."""
+        self.first_row = 0
+        """Of the part in the rank's batch, for messages."""
         self.num_steps = self.sources[0].window.num_steps
         self.layout: dict[str, StreamLayout] = {}
         """Of the batch: each picture and signal stream of any source, as it is after transforms."""
@@ -80,6 +89,11 @@ class BatchBuilder:
         """Bytes of one batch's streams; of ragged ones as if each place had one row."""
         return sum(layout.window_bytes for layout in self.layout.values()) * (self.rows.stop - self.rows.start)
 
+    @property
+    def pads_rows(self) -> bool:
+        """Whether batches have the key `row_is_pad`: finite runs that pad their last batch."""
+        return self.sampler.num_train_steps is not None
+
     def source_of(self, job: Job, b: int) -> SourceRows:
         """Return what makes row `b`."""
         return self.sources[int(job.refs.source_B[b])]
@@ -92,8 +106,18 @@ class BatchBuilder:
 
     # ---- plan ----
 
+    def rank_rows_at(self, train_step: int) -> slice:
+        """Return this rank's rows of the global batch of `train_step`."""
+        return self.rows if self._rank_rows_at is None else self._rank_rows_at(train_step)
+
+    def rows_at(self, train_step: int) -> slice:
+        """Return the rows that are built here."""
+        rows = self.rank_rows_at(train_step)
+        return rows if self.part is None else self.part(rows)
+
     def open_job(self, train_step: int, refs: BatchRefs | None = None) -> Job:
         """Decide the windows of `train_step` (`refs`, where they are known) and reserve the batch's memory."""
+        shared = None if self.memory is None else self.memory(train_step)
         begin = time.perf_counter()
         if refs is None:
             with at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
@@ -101,7 +125,7 @@ class BatchBuilder:
         job = Job(
             train_step,
             refs,
-            self._slot_plan(len(refs)).reserve(self.pool),
+            shared or self.slot_plan(len(refs)).reserve(self.pool),
             refs.window_id_B.copy(),
             refs.episode_B.copy(),
             refs.start_B.copy(),
@@ -110,12 +134,11 @@ class BatchBuilder:
         self.stats.add("plan", time.perf_counter() - begin)
         return job
 
-    def _slot_plan(self, num_rows: int) -> SlotPlan:
+    def slot_plan(self, num_rows: int) -> SlotPlan:
         """Return what a batch of so many rows consists of, made once."""
         found = self._slot_plans.get(num_rows)
         if found is None:
-            has_pad = self.sampler.num_train_steps is not None
-            found = SlotPlan(num_rows, self.num_steps, self.layout, self.text, row_is_pad=has_pad)
+            found = SlotPlan(num_rows, self.num_steps, self.layout, self.text, row_is_pad=self.pads_rows)
             self._slot_plans[num_rows] = found
         return found
 
@@ -194,7 +217,7 @@ class BatchBuilder:
                     last = err
             if attempt == MAX_ATTEMPTS:
                 raise StageFailedError(
-                    f"no readable window found for row {b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
+                    f"no readable window found for row {self.first_row + b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
                     "Run 'trajload verify' and repair the dataset."
                 ) from last
             work = None
@@ -234,11 +257,12 @@ class BatchBuilder:
     def finish(self, job: Job) -> Batch:
         """Return the finished batch. Every row must have been built."""
         begin = time.perf_counter()
-        batch = job.slots.finish(job.train_step, lambda: self._window_refs(job))
+        batch = job.slots.finish(job.train_step, lambda: self.window_refs(job))
         self.stats.add("collate", time.perf_counter() - begin)
         return batch
 
-    def _window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+    def window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+        """Return what each row of a finished batch is."""
         return tuple(self.source_of(job, b).window_ref(job, b) for b in range(job.num_rows))
 
 

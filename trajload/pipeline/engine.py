@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, win
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.units import RowUnits, UnitPlanner
+from trajload.pipeline.workers import Batches, Workers
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
@@ -63,6 +65,8 @@ class Engine:
         num_workers: int | None,
         prefetch: int | Literal["auto"],
         load_weights: LoadWeights,
+        workers: str = "threads",
+        worker_timeout_s: float | None = None,
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
         self.quarantine, self.stats = Quarantine(most), StageStats()
@@ -94,6 +98,8 @@ class Engine:
         self.gather = make_gather(self.builder)
         self.num_workers = settings.check_workers(num_workers)
         self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+        self.workers = Workers(workers, worker_timeout_s)
+        self.workers.bind(self)
 
     def _join(
         self,
@@ -134,7 +140,11 @@ class Engine:
             for source, own_sampler in zip(mixed, sampler.samplers, strict=True)
         ]
 
-    def start(self, train_step: int) -> Prefetcher:
+    def start(self, train_step: int) -> Batches:
+        """Return what makes batches from `train_step` on, ahead of the consumer: threads or worker processes."""
+        return self.workers.start(self, train_step)
+
+    def start_threads(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
         return Prefetcher(
             self.builder,
@@ -152,8 +162,15 @@ class Engine:
     def _planner(self) -> UnitPlanner:
         return RowUnits(self.builder) if self.gather is None else GatherUnits(self.builder, self.gather)
 
-    def clear(self) -> None:
-        """Let go of memory and mappings that are not in use."""
+    def for_worker(self, num_threads: int) -> Engine:
+        """Return what a worker process is sent: this engine with so many decoder threads. `worker_main` takes a part."""
+        out = copy.copy(self)
+        out.num_workers, out.workers, out.gather = num_threads, Workers(), None
+        return out
+
+    def close(self) -> None:
+        """End worker processes, and let go of memory and mappings that are not in use. Idempotent."""
+        self.workers.close()
         self.builder.clear()
         if self.gather is not None:
             self.gather.clear()
@@ -185,6 +202,7 @@ class Engine:
             "num_workers": self.num_workers,
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
+            **self.workers.figures(),
             **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
 

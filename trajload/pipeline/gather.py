@@ -215,9 +215,8 @@ def _gather(part: _SourceGather, job: Job, row_G: Int64Array) -> bool:
         state = readiness(row_G, job.episode_B, memory.address_SE, memory.clock_E3)
     if state != READY:
         return False
-    tensors = slots.tensors
-    target_S3 = np.array([[tensors[key].data_ptr() for key in keys] for keys in part.keys], dtype=np.int64)
-    target_K = np.array([tensors[key].data_ptr() if key in tensors else 0 for key in _KEYS], dtype=np.int64)
+    target_S3 = np.array([[slots.address(key) for key in keys] for keys in part.keys], dtype=np.int64)
+    target_K = np.array([slots.address(key) for key in _KEYS], dtype=np.int64)
     gather_streams(
         row_G,
         job.episode_B,
@@ -262,7 +261,7 @@ def _write_irregular_times(part: _SourceGather, job: Job, row_G: Int64Array, mem
     row_G = row_G[memory.clock_E3[job.episode_B[row_G], 0] == 0]
     episode_G = job.episode_B[row_G]
     step_GT, _ = stepwise_rows(job.start_B[row_G], part.table.num_steps_E[episode_G], part.source.window)
-    time_BT = job.slots.tensors["timestamp_ns"].numpy()
+    time_BT = job.slots.memory("timestamp_ns")
     for b, episode, step_T in zip(row_G.tolist(), episode_G.tolist(), step_GT, strict=True):
         time_BT[b] = part.source.dataset.step_times_ns(episode, step_T)
 

@@ -13,15 +13,17 @@ import threading
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.errors import ConfigError, StageFailedError, TrajloadError
 from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
+
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
 
 __all__ = ["Prefetcher"]
 
@@ -198,11 +200,17 @@ class Prefetcher:
             ]
             for role, (target, number) in roles.items()
         }
+        self._threads = [thread for role in threads.values() for thread in role]
         # Registered before the first start: an interrupt in between must not leave threads behind.
         self._finalizer = weakref.finalize(self, _shut_down, self._shared, threads)
         for role in ("decode", "read", "plan"):
             for thread in threads[role]:
                 thread.start()
+
+    @property
+    def thread_ids(self) -> list[int]:
+        """The system's numbers of its threads."""
+        return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
     def check_process(self) -> None:
         """Raise ConfigError in a forked child. Takes no lock: one may have been held when the process forked."""
@@ -218,6 +226,11 @@ class Prefetcher:
         Raises:
             TrajloadError: The row with the smallest index that failed, with its location.
         """
+        job = self.next_job()
+        return None if job is None else self._shared.builder.finish(job)
+
+    def next_job(self) -> Job | None:
+        """Return the next train_step with every row built but not finished; otherwise as `next`."""
         shared = self._shared
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
@@ -236,9 +249,8 @@ class Prefetcher:
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])
             raise err
-        batch = shared.builder.finish(job)
         self._next = job.train_step + 1
-        return batch
+        return job
 
     def close(self) -> None:
         """Stop all threads and join them. Idempotent."""

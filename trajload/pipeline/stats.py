@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -67,6 +68,20 @@ class StageStats:
         with self._lock:
             for name, amount in amounts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
+
+    def take(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Return seconds and counts since the last call, and start from zero; for `merge` in another process."""
+        with self._lock:
+            seconds, counts = self._seconds, self._counts
+            self._seconds, self._counts = dict.fromkeys(STAGES, 0.0), {}
+        return seconds, counts
+
+    def merge(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
+        """Add what `take` gave elsewhere."""
+        with self._lock:
+            for stage, spent in seconds.items():
+                self._seconds[stage] = self._seconds.get(stage, 0.0) + spent
+        self.count(**counts)
 
     def delivered(self) -> None:
         """Note that a batch reached the consumer."""
