@@ -49,6 +49,8 @@ class Loader:
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
         transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
             function of seed, epoch, window and place in the list.
+        pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
+            lanes need, within bounds; 0: every window is decoded by itself.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -78,6 +80,7 @@ class Loader:
         drop_last: bool = False,
         on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
+        pool_bytes: int | None = None,
     ) -> None:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
@@ -96,6 +99,7 @@ class Loader:
             on_error=on_error,
             num_workers=num_workers,
             prefetch=prefetch,
+            pool_bytes=pool_bytes,
         )
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0

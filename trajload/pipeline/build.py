@@ -23,7 +23,7 @@ from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
-from trajload.sampling.sampler import Sampler
+from trajload.sampling.sampler import BatchRefs, Sampler
 
 __all__ = ["BatchBuilder"]
 
@@ -85,10 +85,10 @@ class BatchBuilder:
 
     # ---- plan ----
 
-    def open_job(self, train_step: int) -> Job:
-        """Decide the windows of `train_step` and allocate the batch's memory."""
+    def open_job(self, train_step: int, refs: BatchRefs | None = None) -> Job:
+        """Decide the windows of `train_step`, where the caller has not done so, and allocate the batch's memory."""
         with self.stats.timed("plan"), at(dataset=self.sources[0].dataset.name, train_step=train_step):
-            refs = self.sampler.refs(train_step, self.rows)
+            refs = self.sampler.refs(train_step, self.rows) if refs is None else refs
             slots = BatchSlots.allocate(
                 len(refs),
                 self.num_steps,

@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from trajload.augment.contract import Transform
 from trajload.pipeline import config
+from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.numbering import plan_windows
+from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.source_rows import SourceRows
@@ -47,6 +49,7 @@ class Engine:
         on_error: config.OnError,
         num_workers: int | None,
         prefetch: int | Literal["auto"],
+        pool_bytes: int | None,
     ) -> None:
         self.window = config.check_window(window)
         self.streams = config.choose_streams(dataset, streams, window)
@@ -63,16 +66,21 @@ class Engine:
         self.config = config.config_json(self.streams, window, decides, on_error, chain)
         self.manifests: list[tuple[int, str]] = [(0, dataset.digest)]
         self.num_workers = config.check_workers(num_workers)
+        self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
         self.depth, self.depth_why = config.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
 
     def start(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
+        stop, planner = self.sampler.num_train_steps, None
+        if self.pool.num_bytes:
+            planner = BlockUnits(self.builder, self.pool, start=train_step, stop=stop, num_decoders=self.num_workers)
         return Prefetcher(
             self.builder,
             start=train_step,
-            stop=self.sampler.num_train_steps,
+            stop=stop,
             depth=self.depth,
             num_decoders=self.num_workers,
+            planner=planner,
         )
 
     def has(self, train_step: int) -> bool:
@@ -97,4 +105,5 @@ class Engine:
             "num_workers": self.num_workers,
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
+            "pool": pool_figures(self.pool, self.stats),
         }

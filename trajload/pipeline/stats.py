@@ -47,6 +47,17 @@ class StageStats:
             for name, amount in amounts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
 
+    def highest(self, **amounts: int) -> None:
+        """Raise the named counters to these amounts where they are lower."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._counts[name] = max(self._counts.get(name, 0), amount)
+
+    def counted(self, *names: str) -> dict[str, int]:
+        """Return the named counters."""
+        with self._lock:
+            return {name: self._counts.get(name, 0) for name in names}
+
     def delivered(self) -> None:
         """Note that a batch reached the consumer."""
         with self._lock:
