@@ -38,8 +38,8 @@ class BlockStream:
     """Where in `rows_U` each place of each window stands."""
     is_pad_WT: BoolArray
     is_zero_WT: BoolArray
-    has_pad_W: list[bool]
-    has_zero_W: list[bool]
+    has_pad_W: BoolArray
+    has_zero_W: BoolArray
     age_ns_WT: Int64Array | None
     offset: int = 0
     """Of its rows in the block's memory."""
@@ -162,7 +162,7 @@ def _plan_stream(
     is_outside_WT = np.zeros_like(is_pad_WT)
     age_WT = np.zeros_like(rows_WT) if choice.request.age else None
     if track is None or track.num_rows == 0:
-        none_W = [False] * num_windows
+        none_W = np.zeros(num_windows, dtype=np.bool_)
         return BlockStream(choice, None, rows_WT[0, :0], rows_WT, is_pad_WT, is_outside_WT, none_W, none_W, age_WT)
     is_here_W = np.ones(num_windows, dtype=np.bool_)
     if choice.spec.clock == "stepwise":
@@ -195,8 +195,8 @@ def _plan_stream(
         place_WT,
         is_pad_WT,
         is_zero_WT,
-        has_pad_W.tolist(),
-        is_zero_WT.any(axis=1).tolist(),
+        has_pad_W,
+        is_zero_WT.any(axis=1),
         age_WT,
     )
 

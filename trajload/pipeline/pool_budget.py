@@ -66,8 +66,8 @@ def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int)
     asked = check_pool_bytes(pool_bytes)
     if asked == 0:
         return PoolBudget(0, "asked for")
-    shapes = [_shape(source) for source in builder.sources if pooled_streams(source)]
-    shapes = [shape for shape in shapes if shape is not None]
+    found = [_shape(source) for source in builder.sources if pooled_streams(source)]
+    shapes = [shape for shape in found if shape is not None]
     if not shapes:
         return PoolBudget(0, "no stream of pictures in an order of blocks")
     block_bytes = max(size for size, _ in shapes)
