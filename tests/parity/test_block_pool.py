@@ -222,7 +222,9 @@ def test_pool_below_one_block_is_refused_with_the_number_needed(dataset: tl.Data
     """Before anything is read, where lengths tell; the number named is enough."""
     with load(dataset) as loader:
         needed = loader.stats()["pool"]["block_bytes"]
-    with pytest.raises(tl.errors.ConfigError, match=rf"got {needed - 1} bytes, expected at least {needed} for one block"):
+    with pytest.raises(
+        tl.errors.ConfigError, match=rf"got {needed - 1} bytes, expected at least {needed} for one block"
+    ):
         load(dataset, pool_bytes=needed - 1)
     with load(dataset, num_workers=1, pool_bytes=needed) as loader:
         assert iterated(loader, 3) == expected(dataset, range(3))

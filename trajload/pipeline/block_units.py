@@ -98,9 +98,7 @@ class BlockUnits:
     def begin(self, job: Job) -> None:
         with self._changed:
             blocks = self._seen.pop(job.train_step).blocks
-            ready = [
-                b for b, block in enumerate(blocks) if block is None or block.state in (State.READY, State.FAILED)
-            ]
+            ready = [b for b, block in enumerate(blocks) if block is None or block.state in (State.READY, State.FAILED)]
             if blocks:
                 self._open[job.train_step] = _Open(job, blocks, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
@@ -179,13 +177,17 @@ class BlockUnits:
 
     def _pick(self) -> Unit | None:
         """Return what a decoder should do now: what the earliest train_step needs, rows first."""
-        rows = next((opened for opened in self._open.values() if opened.ready), None)
+        rows = self._first_ready()
         block = self._first_wanted()
         if block is not None and (rows is None or block.next_use < rows.job.train_step * self._num_rows):
             unit = self._pick_block(block)
             if unit is not None:
                 return unit
+            rows = self._first_ready()  # looking for room may have evicted what was ready
         return None if rows is None else self._pick_rows(rows)
+
+    def _first_ready(self) -> _Open | None:
+        return next((opened for opened in self._open.values() if opened.ready), None)
 
     def _first_wanted(self, state: State | None = None) -> Block | None:
         """Return the wanted block (in that state) that is used first."""
