@@ -60,6 +60,7 @@ LOADER_ARGUMENTS = [
     "drop_last",
     "on_error",
     "transforms",
+    "pool_bytes",
 ]
 
 ERRORS = [

@@ -41,16 +41,13 @@ class BlockStream:
     has_pad_W: BoolArray
     has_zero_W: BoolArray
     age_ns_WT: Int64Array | None
+    row_bytes: int = 0
+    """Of one decoded row."""
     offset: int = 0
     """Of its rows in the block's memory."""
     ranges: list[ByteRange] = field(default_factory=list)
     blobs: list[bytes] | None = None
     """Of each of `ranges`, from reading until the block is decoded."""
-
-    @property
-    def row_bytes(self) -> int:
-        shape, dtype = row_shape(self.choice.spec, self.choice.request)
-        return math.prod(shape) * dtype.itemsize
 
     @property
     def num_decoded(self) -> int:
@@ -140,6 +137,8 @@ def plan_block(
     )
     for stream in streams:
         if stream.track is not None:
+            shape, dtype = row_shape(stream.choice.spec, stream.choice.request)
+            stream.row_bytes = math.prod(shape) * dtype.itemsize
             stream.ranges = plan_reads(stream.track, stream.rows_U) if len(stream.rows_U) else []
             stream.offset = plan.num_bytes
             plan.num_bytes += aligned(len(stream.rows_U) * stream.row_bytes)
@@ -186,7 +185,7 @@ def _plan_stream(
     rows_U, place = np.unique(rows_WT[is_here_W], return_inverse=True)
     place_WT = np.zeros((num_windows, num_places), dtype=np.int64)
     place_WT[is_here_W] = place.reshape(-1, num_places)
-    has_pad_W = is_pad_WT.any(axis=1)
+    has_pad_W: BoolArray = np.asarray(is_pad_WT.any(axis=1))
     is_zero_WT = rows_to_zero(is_outside_WT, is_pad_WT, source.window.pad) if has_pad_W.any() else is_pad_WT
     return BlockStream(
         choice,
@@ -196,7 +195,7 @@ def _plan_stream(
         is_pad_WT,
         is_zero_WT,
         has_pad_W,
-        is_zero_WT.any(axis=1),
+        np.asarray(is_zero_WT.any(axis=1)),
         age_WT,
     )
 

@@ -8,6 +8,8 @@ Anything out of the ordinary, a row whose block failed or whose window is known 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from trajload.collate.slots import BatchSlots
@@ -21,6 +23,9 @@ from trajload.pipeline.job import Job
 from trajload.pipeline.source_rows import SourceRows
 
 __all__ = ["BlockRows", "pooled_streams"]
+
+_Taken: TypeAlias = tuple[int, BlockPlan, int, int]
+"""(row of the batch, its block's plan, place of the window in the block, address of the block's memory)."""
 
 
 def pooled_streams(source: SourceRows) -> tuple[StreamChoice, ...]:
@@ -52,24 +57,26 @@ class BlockRows:
             address: Of the pool's memory.
             context: The calling thread's.
         """
-        groups: dict[int, list[tuple[int, Block]]] = {}
+        groups: dict[int, list[_Taken]] = {}
         plain: list[int] = []
         errors: list[tuple[int, Exception]] = []
-        for b, block in zip(rows, blocks, strict=True):
+        for b, block, window_id in zip(rows, blocks, job.window_id_B[rows].tolist(), strict=True):
             if block is not None and block.error is not None:
                 errors.append((b, block.error))
-            elif block is None or not self._is_good(job, b, block):
+            elif block is None or not self._is_good(job, window_id, block):
                 plain.append(b)
             else:
-                groups.setdefault(block.key[0], []).append((b, block))
+                assert block.plan is not None
+                taken = (b, block.plan, window_id - block.first_window_id, address + block.offset)
+                groups.setdefault(block.key[0], []).append(taken)
         for number, pairs in groups.items():
             source = self._builder.sources[number]
             if source.transforms is None:
-                plain += self._write(job, source, number, pairs, address, context)
+                plain += self._write(job, source, number, pairs, context)
                 continue
             for pair in pairs:
                 try:
-                    plain += self._transform(job, source, number, pair, address, context)
+                    plain += self._transform(job, source, number, pair, context)
                 except Exception as err:
                     errors.append((pair[0], err))
         for b in sorted(plain):
@@ -79,9 +86,8 @@ class BlockRows:
                 errors.append((b, err))
         return errors
 
-    def _is_good(self, job: Job, b: int, block: Block) -> bool:
-        """Return whether row `b` can be taken from its block."""
-        window_id = int(job.window_id_B[b])
+    def _is_good(self, job: Job, window_id: int, block: Block) -> bool:
+        """Return whether a window can be taken from its block."""
         if block.state is not State.READY or block.plan is None:
             return False
         if block.plan.is_bad_W[window_id - block.first_window_id]:
@@ -91,47 +97,32 @@ class BlockRows:
         )
 
     def _write(
-        self,
-        job: Job,
-        source: SourceRows,
-        number: int,
-        pairs: list[tuple[int, Block]],
-        address: int,
-        context: DecodeContext,
+        self, job: Job, source: SourceRows, number: int, pairs: list[_Taken], context: DecodeContext
     ) -> list[int]:
         """Write rows of one source straight into the batch; return those that must be made the plain way."""
         good, plain = self._write_rest(job, source, number, pairs, context, job.slots, None)
         try:
             with self._builder.stats.timed("collate"):
-                self._copy(job, number, good, address, job.slots, None)
-                for b, block in good:
-                    _write_keys(job, source, b, block)
+                self._copy(number, good, job.slots, None)
+                _write_keys(job, source, good)
         except Exception:
-            return plain + [b for b, _ in good]
+            return plain + [taken[0] for taken in good]
         return plain
 
-    def _transform(
-        self,
-        job: Job,
-        source: SourceRows,
-        number: int,
-        pair: tuple[int, Block],
-        address: int,
-        context: DecodeContext,
-    ) -> list[int]:
+    def _transform(self, job: Job, source: SourceRows, number: int, taken: _Taken, context: DecodeContext) -> list[int]:
         """Copy one row beside the batch and run its transforms; return it where it must be made the plain way."""
         row = source.empty_row()
         try:
-            good, plain = self._write_rest(job, source, number, [pair], context, row, 0)
+            good, plain = self._write_rest(job, source, number, [taken], context, row, 0)
             if plain:
                 return plain
             with self._builder.stats.timed("collate"):
-                self._copy(job, number, good, address, row, 0)
-                _write_keys(job, source, *pair)
+                self._copy(number, good, row, 0)
+                _write_keys(job, source, good)
         except Exception:
-            return [pair[0]]
+            return [taken[0]]
         with self._builder.stats.timed("augment"):
-            source.transform(job, pair[0], row)
+            source.transform(job, taken[0], row)
         return []
 
     def _write_rest(
@@ -139,39 +130,30 @@ class BlockRows:
         job: Job,
         source: SourceRows,
         number: int,
-        pairs: list[tuple[int, Block]],
+        pairs: list[_Taken],
         context: DecodeContext,
         slots: StreamSlots,
         row: int | None,
-    ) -> tuple[list[tuple[int, Block]], list[int]]:
+    ) -> tuple[list[_Taken], list[int]]:
         """Write the streams that blocks do not hold; return the rows where that went well, and the others."""
         rest = self._rest[number]
         if not rest:
-            self._builder.stats.count(windows=len(pairs))
             return pairs, []
         good, plain = [], []
-        for pair in pairs:
-            b = pair[0]
+        for taken in pairs:
+            b = taken[0]
             try:
                 work = source.read(
                     int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step, rest
                 )
                 with self._builder.stats.timed("decode"):
                     source.decode(work, job.train_step, context, slots, b if row is None else row)
-                good.append(pair)
+                good.append(taken)
             except Exception:
                 plain.append(b)
         return good, plain
 
-    def _copy(
-        self,
-        job: Job,
-        number: int,
-        pairs: list[tuple[int, Block]],
-        address: int,
-        slots: StreamSlots,
-        row: int | None,
-    ) -> None:
+    def _copy(self, number: int, pairs: list[_Taken], slots: StreamSlots, row: int | None) -> None:
         """Copy the pictures of rows, and write their masks. `row`: place in `slots`, None for that in the batch."""
         from trajload.pipeline.block_copy import copy_windows
 
@@ -180,50 +162,52 @@ class BlockRows:
             key = choice.key
             values = slots.values[key]
             base, window_bytes = values.ctypes.data, values.strides[0]
-            to, sources, places, masked = [], [], [], []
+            to, sources, places = [], [], []
             row_bytes = 0
-            for b, block in pairs:
-                plan, at = block.plan, b if row is None else row
-                assert plan is not None
-                stream, w = plan.streams[k], int(job.window_id_B[b]) - block.first_window_id
+            for b, plan, w, address in pairs:
+                to_row, stream = b if row is None else row, plan.streams[k]
                 if stream.track is None:
-                    slots.set_missing(key, at)
+                    slots.set_missing(key, to_row)
                     continue
                 row_bytes = stream.row_bytes
-                to.append(base + at * window_bytes)
-                sources.append(address + block.offset + stream.offset)
+                to.append(base + to_row * window_bytes)
+                sources.append(address + stream.offset)
                 places.append(stream.place_WT[w])
-                if stream.has_pad_W[w]:
-                    masked.append((at, stream, w))
                 if stream.age_ns_WT is not None:
-                    slots.age_ns[key][at] = stream.age_ns_WT[w]
+                    slots.age_ns[key][to_row] = stream.age_ns_WT[w]
             if not to:
                 continue
-            copy_windows(np.array(to, np.int64), np.array(sources, np.int64), np.stack(places), row_bytes)
+            copy_windows(np.array(to, np.int64), np.array(sources, np.int64), np.array(places), row_bytes)
             num_frames += len(to) * choice.places.num_places
-            for at, stream, w in masked:
-                slots.is_pad[key][at] = stream.is_pad_WT[w]
-                if stream.has_zero_W[w]:
-                    slots.zero(key, at, stream.is_zero_WT[w])
-        self._builder.stats.count(frames=num_frames, frames_copied=num_frames, pool_rows=len(pairs))
+            # Zeros are written over what was copied.
+            for b, plan, w, _ in pairs:
+                to_row, stream = b if row is None else row, plan.streams[k]
+                if stream.has_pad_W[w]:
+                    slots.is_pad[key][to_row] = stream.is_pad_WT[w]
+                    if stream.has_zero_W[w]:
+                        slots.zero(key, to_row, stream.is_zero_WT[w])
+        counts = {"frames": num_frames, "frames_copied": num_frames, "pool_rows": len(pairs)}
+        if not self._rest[number]:
+            counts["windows"] = len(pairs)
+        self._builder.stats.count(**counts)
 
 
-def _write_keys(job: Job, source: SourceRows, b: int, block: Block) -> None:
-    """Write what `SourceRows.write_keys` does, from what was planned with the block."""
+def _write_keys(job: Job, source: SourceRows, pairs: list[_Taken]) -> None:
+    """Write what `SourceRows.write_keys` does, from what was planned with the blocks."""
     slots: BatchSlots = job.slots
-    plan: BlockPlan | None = block.plan
-    assert plan is not None
-    keys, w = plan.keys, int(job.window_id_B[b]) - block.first_window_id
-    slots.is_first[b] = keys.is_first_WT[w]
-    slots.is_last[b] = keys.is_last_WT[w]
-    slots.is_terminal[b] = keys.is_terminal_WT[w]
-    slots.step_index[b] = keys.step_index_WT[w]
-    slots.timestamp_ns[b] = keys.timestamp_ns_WT[w]
-    slots.episode_index[b] = job.episode_B[b]
-    slots.window_id[b] = job.window_id_B[b]
-    slots.epoch[b] = job.refs.epoch_B[b]
-    slots.source[b] = source.name
+    for b, plan, w, _ in pairs:
+        keys = plan.keys
+        slots.is_first[b] = keys.is_first_WT[w]
+        slots.is_last[b] = keys.is_last_WT[w]
+        slots.is_terminal[b] = keys.is_terminal_WT[w]
+        slots.step_index[b] = keys.step_index_WT[w]
+        slots.timestamp_ns[b] = keys.timestamp_ns_WT[w]
+        slots.source[b] = source.name
+        for key in source.absent:
+            slots.set_missing(key, b)
+    rows = [taken[0] for taken in pairs]
+    slots.episode_index[rows] = job.episode_B[rows]
+    slots.window_id[rows] = job.window_id_B[rows]
+    slots.epoch[rows] = job.refs.epoch_B[rows]
     if slots.row_is_pad is not None:
-        slots.row_is_pad[b] = job.refs.row_is_pad_B[b]
-    for key in source.absent:
-        slots.set_missing(key, b)
+        slots.row_is_pad[rows] = job.refs.row_is_pad_B[rows]
