@@ -124,7 +124,7 @@ class BlockPool:
             self._evict(victim, position)
             offset = self.arena.take(block.plan.num_bytes)
         block.offset = offset
-        self.stats.highest(pool_peak_bytes=self.arena.used_bytes)
+        self.stats.level("pool", self.arena.used_bytes)
         return True
 
     def _farthest(self, next_use: float, position: int, is_urgent: bool) -> Block | None:
@@ -156,6 +156,7 @@ class BlockPool:
         if block.state in (State.READY, State.DECODING):
             assert block.plan is not None
             self.arena.give(block.offset, block.plan.num_bytes)
+            self.stats.level("pool", self.arena.used_bytes)
 
     # ---- what becomes of a block ----
 
@@ -191,6 +192,7 @@ class BlockPool:
         self.blocks.clear()
         self.wanted.clear()
         self.arena = Arena(0)
+        self.stats.level("pool", 0)
 
     @staticmethod
     def _holds_bytes(block: Block) -> bool:

@@ -47,11 +47,11 @@ class StageStats:
             for name, amount in amounts.items():
                 self._counts[name] = self._counts.get(name, 0) + amount
 
-    def highest(self, **amounts: int) -> None:
-        """Raise the named counters to these amounts where they are lower."""
+    def level(self, name: str, amount: int) -> None:
+        """Set `<name>_used_bytes`, and raise `<name>_peak_bytes` to it where that is lower."""
         with self._lock:
-            for name, amount in amounts.items():
-                self._counts[name] = max(self._counts.get(name, 0), amount)
+            self._counts[f"{name}_used_bytes"] = amount
+            self._counts[f"{name}_peak_bytes"] = max(self._counts.get(f"{name}_peak_bytes", 0), amount)
 
     def counted(self, *names: str) -> dict[str, int]:
         """Return the named counters."""
