@@ -20,18 +20,21 @@ _WHERE = {
     "Batch": "trajload.collate.batch",
     "ColorJitter": "trajload.augment.colour",
     "Continuous": "trajload.sampling.orders",
+    "CostTable": "trajload.costs.table",
     "Dataset": "trajload.sources.base",
     "FrameDrop": "trajload.augment.steps",
     "GaussianBlur": "trajload.augment.colour",
     "Image": "trajload.spec",
     "Interleaved": "trajload.sampling.orders",
     "Loader": "trajload.loader",
+    "Mixture": "trajload.sampling.mixture_sources",
     "Modality": "trajload.types",
     "Normalizer": "trajload.augment.normalizer",
     "RandomCrop": "trajload.augment.geometry",
     "RandomFlip": "trajload.augment.geometry",
     "Resize": "trajload.augment.geometry",
     "Signal": "trajload.spec",
+    "Source": "trajload.sampling.mixture_sources",
     "StreamSpec": "trajload.spec",
     "TrajloadError": "trajload.errors",
     "Weighted": "trajload.sampling.orders",
@@ -58,9 +61,12 @@ if TYPE_CHECKING:
     from trajload.augment.steps import ActionNoise as ActionNoise
     from trajload.augment.steps import FrameDrop as FrameDrop
     from trajload.collate.batch import Batch as Batch
+    from trajload.costs.table import CostTable as CostTable
     from trajload.errors import TrajloadError as TrajloadError
     from trajload.loader import Loader as Loader
     from trajload.refs import WindowRef as WindowRef
+    from trajload.sampling.mixture_sources import Mixture as Mixture
+    from trajload.sampling.mixture_sources import Source as Source
     from trajload.sampling.orders import Continuous as Continuous
     from trajload.sampling.orders import Interleaved as Interleaved
     from trajload.sampling.orders import Weighted as Weighted

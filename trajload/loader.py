@@ -12,7 +12,9 @@ from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.engine import Engine
 from trajload.pipeline.prefetch import Prefetcher
+from trajload.pipeline.rank_split import LoadWeights
 from trajload.pipeline.state import check_state, make_state
+from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
@@ -32,8 +34,9 @@ class Loader:
     iteration must and does equal, whatever the number of workers, the prefetch depth or the ranks.
 
     Args:
-        dataset: An opened dataset, or a path for `tl.open`.
-        window: Which steps make an example.
+        dataset: An opened dataset, a path for `tl.open`, or a `tl.Mixture`. `window`, `order` and `streams` (by batch key) are
+            then for those of its sources that have none of their own.
+        window: Which steps make an example; None only with a mixture whose sources all have their own.
         global_batch_size: Windows per train_step over all ranks.
         seed: Of the order, -2**63 <= seed < 2**63.
         order: 'shuffled' (uniform over an epoch's windows), 'interleaved' (mixed like it, shared frames close together),
@@ -49,6 +52,8 @@ class Loader:
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
         transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
             function of seed, epoch, window and place in the list.
+        load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
+            number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
         pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
             lanes need, within bounds; 0: every window is decoded by itself.
 
@@ -64,9 +69,9 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | PathLikeStr,
+        dataset: Dataset | PathLikeStr | Mixture,
         *,
-        window: Window,
+        window: Window | None,
         global_batch_size: int,
         seed: int = 0,
         order: str | OrderConfig = "shuffled",
@@ -80,10 +85,11 @@ class Loader:
         drop_last: bool = False,
         on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
+        load_weights: LoadWeights = None,
         pool_bytes: int | None = None,
     ) -> None:
         self.world = config.choose_world(rank, world_size)
-        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+        self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
         self._engine = Engine(
             self.dataset,
             window=window,
@@ -99,6 +105,7 @@ class Loader:
             on_error=on_error,
             num_workers=num_workers,
             prefetch=prefetch,
+            load_weights=load_weights,
             pool_bytes=pool_bytes,
         )
         self.window, self.streams = self._engine.window, self._engine.streams
@@ -119,8 +126,9 @@ class Loader:
 
     @property
     def rank_batch_size(self) -> int:
-        """Windows per train_step of this rank."""
-        return self._engine.rows.stop - self._engine.rows.start
+        """Windows of this rank in the batch at the cursor; the same in every batch, but for `load_weights`."""
+        rows = self._engine.split.rows(self._train_step)
+        return rows.stop - rows.start
 
     @property
     def order(self) -> str:
@@ -169,8 +177,8 @@ class Loader:
         An entry is {"transform", "key", "draws"}; `draws` is None where a transform does not tell.
         """
         with self._plain:
-            draws = self._engine.builder.build(train_step, self._context, tell_draws=True).draws or {}
-        return [draws.get(b, []) for b in range(self.rank_batch_size)]
+            job = self._engine.builder.build(train_step, self._context, tell_draws=True)
+        return [(job.draws or {}).get(b, []) for b in range(job.num_rows)]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
@@ -235,6 +243,7 @@ class Loader:
             train_step=here,
             pending=engine.pending(here, self._prefetcher is not None),
             quarantine=engine.quarantine.to_json(),
+            cost_table_digest=engine.cost_table_digest,
             topology={
                 "world_size": self.world.world_size,
                 "num_workers": engine.num_workers,
@@ -258,7 +267,7 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """Return where the time went: busy seconds per stage, consumer wait, counts, prefetch depth and its reason."""
-        return {**self._engine.figures(), "train_step": self._train_step}
+        return {**self._engine.figures(self._train_step), "train_step": self._train_step}
 
     def reset_stats(self) -> None:
         """Start counting from zero."""

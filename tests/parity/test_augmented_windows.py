@@ -78,8 +78,8 @@ def test_iteration_and_resume_equal_the_oracle(dataset: tl.Dataset, num_workers:
 
 def test_transforms_change_their_streams_and_nothing_else(dataset: tl.Dataset) -> None:
     """A chunk gets the noise of its key; ages, intervals and the window's own keys are those without transforms."""
-    changed = {"cam_front", "depth", "action", "cam_front_is_pad", "depth_is_pad"}
-    num_rows = 0
+    changed = {"cam_front", "depth", "action", "cam_front_is_pad", "depth_is_pad", "depth_age_ns"}
+    num_rows, num_lost_with_age = 0, 0
     with loader_of(dataset, 0) as loader, loader_of(dataset, 0, ()) as plain:
         for k in range(NUM_BATCHES):
             got, before = loader.batch_at(k), plain.batch_at(k)
@@ -87,6 +87,9 @@ def test_transforms_change_their_streams_and_nothing_else(dataset: tl.Dataset) -
             for key in set(got) - changed:
                 same = got[key] == before[key] if isinstance(got[key], list) else got[key].equal(before[key])
                 assert same, key
+            age, before_age, is_lost = got["depth_age_ns"], before["depth_age_ns"], got["depth_is_pad"]
+            assert age.equal(before_age.masked_fill(is_lost, 0))  # what a transform masked has no age
+            num_lost_with_age += int((before_age[is_lost] > 0).sum())
             num_rows += int(got["proprioception_count"].sum())
             assert tuple(got["cam_front"].shape) == (5, 3, 3, 20, 20)
             for b, ref in enumerate(got.refs):
@@ -94,6 +97,7 @@ def test_transforms_change_their_streams_and_nothing_else(dataset: tl.Dataset) -
                 action = before["action"][b].numpy()
                 np.testing.assert_array_equal(got["action"][b].numpy(), action + noise.astype(action.dtype))
     assert num_rows > 100
+    assert num_lost_with_age > 0
 
 
 @pytest.mark.parametrize(

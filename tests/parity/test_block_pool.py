@@ -289,6 +289,27 @@ def test_blocks_are_freed_with_their_last_window(dataset: tl.Dataset) -> None:
         iterator.close()
 
 
+@pytest.mark.parametrize("pool_bytes", [None, 30_000])
+def test_sources_of_a_mixture_share_one_pool(three_folders: dict[str, Path], pool_bytes: int | None) -> None:
+    """Blocks of several sources, one of them in an order without blocks, across a change of weights that cuts uses off."""
+    size = tl.Image(size=(16, 16))
+    mixture = tl.Mixture(
+        {
+            "sim": (three_folders["sim"], {0: 0.6, 6: 0.3}),
+            "lab": (three_folders["lab"], {0: 0.2, 6: 0.3}),
+            "field": tl.Source(
+                three_folders["field"], weight={0: 0.2, 6: 0.4}, order="shuffled", rename={"front": "image", "command": "action"}
+            ),
+        }
+    )  # fmt: skip
+    arguments = {"streams": {"image": size, "wrist": None, "action": None}, "global_batch_size": 10}
+    with load(mixture, num_workers=2, pool_bytes=pool_bytes, **arguments) as loader:
+        assert iterated(loader, 16) == expected(mixture, range(16), **arguments)
+        pool = loader.stats()["pool"]
+        assert pool["blocks_decoded"] > 0
+        assert (pool["blocks_decoded_again"] > 0) == (pool_bytes is not None)
+
+
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["lerobot_v3/made_by_lerobot", "lerobot_v2/g1_unitree_inspire_av1"])
 def test_real_lerobot_videos_come_from_blocks(real_data: Path, tmp_path: Path, name: str) -> None:

@@ -28,8 +28,22 @@ _MAX_SIGMA = 32.0
 _Matrix = list[list[float]]
 
 
+class _ColourTransform(StreamTransform):
+    """Takes colour pictures and leaves their shape as it is."""
+
+    takes_name = "colour"
+
+    @classmethod
+    def takes(cls, spec: StreamSpec) -> bool:
+        return spec.is_picture and spec.modality is Modality.RGB
+
+    def step_layout(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> StepLayout:
+        self.check_colour(name, shape, dtype)
+        return shape, dtype
+
+
 @dataclass(frozen=True)
-class ColorJitter(StreamTransform):
+class ColorJitter(_ColourTransform):
     """Change brightness, contrast, saturation and hue, the same for all frames and cameras of a window.
 
     Applied in this order, as one linear map per pixel that is rounded and clipped once: brightness times a factor;
@@ -54,8 +68,6 @@ class ColorJitter(StreamTransform):
     per_frame: bool = False
     per_stream: bool = False
 
-    takes_name = "colour"
-
     def __post_init__(self) -> None:
         self.set_streams(self.streams)
         gain = 1.0
@@ -70,14 +82,6 @@ class ColorJitter(StreamTransform):
         object.__setattr__(self, "hue", check_range(self.label, "hue", turn, -0.5, 0.5))
         if gain > _MAX_GAIN:
             raise ConfigError(f"ColorJitter factors multiply to {gain:g}: expected at most {_MAX_GAIN:g}.")
-
-    @classmethod
-    def takes(cls, spec: StreamSpec) -> bool:
-        return spec.is_picture and spec.modality is Modality.RGB
-
-    def step_layout(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> StepLayout:
-        self.check_colour(name, shape, dtype)
-        return shape, dtype
 
     def draw(self, window: WindowDict, generator: np.random.Generator) -> dict[str, Any]:
         drawn = self.uniforms(window, generator, 4, per_frame=self.per_frame, per_stream=self.per_stream)
@@ -131,7 +135,7 @@ def _product(a: _Matrix, b: _Matrix) -> _Matrix:
 
 
 @dataclass(frozen=True)
-class GaussianBlur(StreamTransform):
+class GaussianBlur(_ColourTransform):
     """Blur with a Gaussian of random width, the same for all frames and cameras of a window.
 
     Taps reach three standard deviations; beyond the picture its edge repeats.
@@ -150,21 +154,11 @@ class GaussianBlur(StreamTransform):
     per_frame: bool = False
     per_stream: bool = False
 
-    takes_name = "colour"
-
     def __post_init__(self) -> None:
         self.set_streams(self.streams)
         object.__setattr__(self, "p", check_probability(self.label, "p", self.p))
         pair = (self.sigma, self.sigma) if isinstance(self.sigma, (int, float)) else self.sigma
         object.__setattr__(self, "sigma", check_range(self.label, "sigma", pair, 0.0, _MAX_SIGMA))
-
-    @classmethod
-    def takes(cls, spec: StreamSpec) -> bool:
-        return spec.is_picture and spec.modality is Modality.RGB
-
-    def step_layout(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> StepLayout:
-        self.check_colour(name, shape, dtype)
-        return shape, dtype
 
     def draw(self, window: WindowDict, generator: np.random.Generator) -> dict[str, Any]:
         low, high = self.sigma  # type: ignore[misc]

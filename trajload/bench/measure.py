@@ -15,6 +15,8 @@ import numpy as np
 
 from trajload.errors import ConfigError
 from trajload.loader import Loader
+from trajload.sources.base import Dataset
+from trajload.spec import Window
 
 __all__ = ["BenchReport", "measure", "name_bottleneck"]
 
@@ -88,6 +90,7 @@ def measure(
         raise ConfigError(
             f"seconds={seconds!r}, warmup_batches={warmup_batches!r}, step_s={step_s!r}: expected > 0, >= 1 and >= 0."
         )
+    _, window = _parts(loader)
     batches: Any = iter(loader)  # a generator: closing it stops the threads
     begin = time.perf_counter()
     _take(batches)
@@ -126,7 +129,7 @@ def measure(
         num_workers=stats["num_workers"],
         prefetch=stats["prefetch"],
         global_batch_size=loader.global_batch_size,
-        num_steps=loader.window.num_steps,
+        num_steps=window.num_steps,
         seconds=elapsed,
         batches=len(waits),
         first_batch_s=first_batch_s,
@@ -177,14 +180,20 @@ def _take(batches: Any) -> Any:
     return batch
 
 
+def _parts(loader: Loader) -> tuple[Dataset, Window]:
+    if not isinstance(loader.dataset, Dataset) or loader.window is None:
+        raise ConfigError("a loader of a mixture cannot be measured as one: measure each of its sources.")
+    return loader.dataset, loader.window
+
+
 def _frames_per_window(loader: Loader) -> int:
-    return loader.window.num_steps * sum(choice.spec.is_picture for choice in loader.streams)
+    return _parts(loader)[1].num_steps * sum(choice.spec.is_picture for choice in loader.streams)
 
 
 def _uniform_distinct(loader: Loader) -> float:
     """Return the expected number of distinct episodes among B windows drawn uniformly from an epoch."""
-    window = loader.window
-    steps_E = np.asarray(loader.dataset.num_steps_E)
+    dataset, window = _parts(loader)
+    steps_E = np.asarray(dataset.num_steps_E)
     if window.pad == "none":
         num_E = np.maximum((steps_E - window.span) // window.stride + 1, 0)
     else:

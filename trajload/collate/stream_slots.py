@@ -191,9 +191,11 @@ class StreamSlots:
             self.is_missing[name][row] = window[f"{name}_is_missing"]
 
     def take_rest(self, row: int, other: StreamSlots, other_row: int) -> None:
-        """Write what `window` leaves out of a row of `other`: ages, and ragged streams with their masks."""
+        """Write what `window` leaves out of a row of `other`, after `set_window`: ages, ragged streams with their masks."""
         for name, age_ns in self.age_ns.items():
             age_ns[row] = other.age_ns[name][other_row]
+            if name in self.values:
+                age_ns[row][self.is_pad[name][row]] = 0  # a transform may have marked more steps as padding
         for name, pieces in self.pieces.items():
             pieces[row] = other.pieces[name][other_row]
             self.count[name][row] = other.count[name][other_row]

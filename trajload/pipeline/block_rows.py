@@ -203,8 +203,8 @@ def _write_keys(job: Job, source: SourceRows, pairs: list[_Taken]) -> None:
         slots.step_index[b] = keys.step_index_WT[w]
         slots.timestamp_ns[b] = keys.timestamp_ns_WT[w]
         slots.source[b] = source.name
-        for key in source.absent:
-            slots.set_missing(key, b)
+        for choice in source.absent:
+            slots.set_missing(choice.key, b)
     rows = [taken[0] for taken in pairs]
     slots.episode_index[rows] = job.episode_B[rows]
     slots.window_id[rows] = job.window_id_B[rows]

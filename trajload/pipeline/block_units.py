@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from trajload.decode import DecodeContext
 from trajload.pipeline.block_plan import plan_block
@@ -23,6 +24,7 @@ from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.job import Job
 from trajload.pipeline.pool_budget import PoolBudget
 from trajload.pipeline.units import Unit
+from trajload.sampling.interleaved import BlockUses
 from trajload.sampling.sampler import BatchRefs
 
 __all__ = ["BlockUnits"]
@@ -71,7 +73,8 @@ class BlockUnits:
         self._builder = builder
         self._rows = BlockRows(builder)
         self._budget = budget
-        self._num_rows = max(1, builder.rows.stop - builder.rows.start)
+        self._num_rows = builder.sampler.global_batch_size
+        """Positions of a train_step: no rank has more rows."""
         self._horizon = min(max(_MIN_HORIZON, 2 * budget.lanes_per_row), _MAX_HORIZON)
         patience = _PATIENCE * self._horizon * self._num_rows
         self._pool = BlockPool(budget.num_bytes, builder.stats, patience, self._evicted)
@@ -84,7 +87,7 @@ class BlockUnits:
         self._open: dict[int, _Open] = {}
         self._opened = start * self._num_rows
         """First position beyond the batches that are open."""
-        self._chunk = -(-self._num_rows // num_decoders)
+        self._chunk = max(1, -(-(builder.rows.stop - builder.rows.start) // num_decoders))
         self._max_read = max(2 * num_decoders, 4)
 
     # ---- planning: the thread that opens batches ----
@@ -117,30 +120,12 @@ class BlockUnits:
         if train_step < self._next_seen:
             return
         with self._builder.stats.timed("plan"):
-            refs = self._builder.sampler.refs(train_step, self._builder.rows)
-            uses = self._builder.sampler.block_uses(refs)
-            assert uses is not None
-            columns = zip(
-                *(
-                    column.tolist()
-                    for column in (
-                        refs.source_B,
-                        refs.epoch_B,
-                        uses.lane_B,
-                        uses.block_B,
-                        uses.episode_B,
-                        uses.first_window_id_B,
-                        uses.size_B,
-                        uses.ends_B,
-                        refs.row_is_pad_B,
-                    )
-                ),
-                strict=True,
-            )
+            refs = self._builder.sampler.refs(train_step, self._builder.rows_at(train_step))
+            rows = _columns(refs, self._builder.sampler.block_uses(refs))
         blocks: list[Block | None] = []
         position = train_step * self._num_rows
         with self._changed:
-            for b, (source, epoch, lane, number, episode, first, size, is_last, is_pad) in enumerate(columns):
+            for b, (source, epoch, lane, number, episode, first, size, is_last, is_pad) in enumerate(rows):
                 if number < 0 or not self._rows.pictures[source]:
                     blocks.append(None)
                     continue
@@ -308,6 +293,18 @@ class BlockUnits:
         self._seen.clear()
         self._open.clear()
         self._pool.close()
+
+
+def _columns(refs: BatchRefs, uses: BlockUses | None) -> list[tuple[Any, ...]]:
+    """Return (source, epoch, lane, block, episode, first window, windows, ends there, fills up) of each row."""
+    if uses is None:  # no row at all: a rank of a batch smaller than the ranks
+        assert not len(refs)
+        return []
+    columns = (
+        *(refs.source_B, refs.epoch_B, uses.lane_B, uses.block_B, uses.episode_B),
+        *(uses.first_window_id_B, uses.size_B, uses.ends_B, refs.row_is_pad_B),
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 class _Reading:

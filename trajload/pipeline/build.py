@@ -8,7 +8,7 @@ threads (`units`, `prefetch`) calls the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trajload.collate.batch import Batch
@@ -23,6 +23,7 @@ from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
+from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.sampler import BatchRefs, Sampler
 
 __all__ = ["BatchBuilder"]
@@ -37,24 +38,27 @@ class BatchBuilder:
     Args:
         sources: What the rows come from: one dataset, or those of a mixture, numbered as `BatchRefs.source_B` says.
         sampler: Decides the windows of a train_step.
-        rows: This rank's rows of the global batch.
+        rows: This rank's rows of the global batch, without load weights.
         on_error: What a window that cannot be read does.
         quarantine: Windows known to be bad.
         stats: Counters.
+        rows_at: Train_step → this rank's rows, where they differ from batch to batch; None for `rows` always.
     """
 
     def __init__(
         self,
         sources: Sequence[SourceRows],
-        sampler: Sampler,
+        sampler: Sampler | MixtureSampler,
         rows: slice,
         on_error: OnError,
         quarantine: Quarantine,
         stats: StageStats,
+        rows_at: Callable[[int], slice] | None = None,
     ) -> None:
         self.sources = tuple(sources)
         self.sampler = sampler
         self.rows = rows
+        self.rows_at = rows_at or (lambda train_step: rows)
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
@@ -87,8 +91,8 @@ class BatchBuilder:
 
     def open_job(self, train_step: int, refs: BatchRefs | None = None) -> Job:
         """Decide the windows of `train_step`, where the caller has not done so, and allocate the batch's memory."""
-        with self.stats.timed("plan"), at(dataset=self.sources[0].dataset.name, train_step=train_step):
-            refs = self.sampler.refs(train_step, self.rows) if refs is None else refs
+        with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
+            refs = self.sampler.refs(train_step, self.rows_at(train_step)) if refs is None else refs
             slots = BatchSlots.allocate(
                 len(refs),
                 self.num_steps,
@@ -194,7 +198,7 @@ class BatchBuilder:
             raise
         except Exception as err:
             with at(
-                dataset=source.dataset.name,
+                dataset=source.name,
                 episode=int(job.episode_B[b]),
                 window_id=int(job.window_id_B[b]),
                 train_step=job.train_step,

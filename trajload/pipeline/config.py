@@ -95,11 +95,11 @@ def choose_streams(
             raise ConfigError(
                 f"the window has deltas for stream {name!r}, which is not asked for: streams are {', '.join(map(repr, specs))}."
             )
-    _check_keys(out)
+    check_keys(out)
     return tuple(out)
 
 
-def check_window(window: Window) -> Window:
+def check_window(window: Window | None) -> Window:
     """Return `window` if it is one, else raise ConfigError."""
     if not isinstance(window, Window):
         raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).")
@@ -113,16 +113,20 @@ def choose_world(rank: int | None, world_size: int | None) -> World:
     return World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
 
 
-def _check_keys(choices: Iterable[StreamChoice]) -> None:
-    """Refuse a stream whose name is the key of what another stream asks for, such as 'imu_age_ns'."""
-    names = {choice.name for choice in choices}
+def check_keys(choices: Iterable[StreamChoice]) -> None:
+    """Refuse two streams of one key, and one whose key is that of what another asks for, such as 'imu_age_ns'."""
+    choices = tuple(choices)
+    keys = [choice.key for choice in choices]
     for choice in choices:
-        keys = ["_age_ns"] if choice.request.age else []
-        keys += ["_count"] if choice.request.align == "interval" else []
-        for key in keys:
-            if choice.name + key in names:
+        if keys.count(choice.key) > 1:
+            names = " and ".join(repr(c.name) for c in choices if c.key == choice.key)
+            raise ConfigError(f"streams {names} both claim the batch key {choice.key!r}. Ask for one of them.")
+        ends = ["_age_ns"] if choice.request.age else []
+        ends += ["_count"] if choice.request.align == "interval" else []
+        for end in ends:
+            if choice.key + end in keys:
                 raise ConfigError(
-                    f"stream {choice.name + key!r} has the name of a batch key of stream {choice.name!r}. Ask for one of them."
+                    f"stream {choice.key + end!r} has the name of a batch key of stream {choice.key!r}. Ask for one of them."
                 )
 
 

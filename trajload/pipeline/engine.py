@@ -6,16 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trajload.augment.contract import Transform
-from trajload.pipeline import config
+from trajload.costs.table import CostTable
+from trajload.errors import ConfigError
+from trajload.pipeline import config as settings
 from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
-from trajload.pipeline.quarantine import Quarantine
+from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
+from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
-from trajload.sampling.assign import rank_rows
+from trajload.sampling.mixture import MixtureSampler
+from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
@@ -32,11 +37,18 @@ class Engine:
     Arguments are those of `Loader`, which documents them.
     """
 
+    window: Window | None
+    streams: tuple[settings.StreamChoice, ...]
+    sampler: Sampler | MixtureSampler
+    config: dict[str, Any]
+    manifests: list[tuple[int, str]]
+    """One for each source."""
+
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Mixture,
         *,
-        window: Window,
+        window: Window | None,
         streams: Iterable[str] | Mapping[str, StreamRequest | None] | None,
         episodes: EpisodeChoice,
         transforms: Iterable[Transform],
@@ -46,28 +58,80 @@ class Engine:
         num_epochs: int | None,
         drop_last: bool,
         world: World,
-        on_error: config.OnError,
+        on_error: settings.OnError,
         num_workers: int | None,
         prefetch: int | Literal["auto"],
+        load_weights: LoadWeights,
         pool_bytes: int | None,
     ) -> None:
-        self.window = config.check_window(window)
-        self.streams = config.choose_streams(dataset, streams, window)
-        table, order, chosen = plan_windows(dataset, window, self.streams, order, episodes)
-        self.sampler = Sampler(
-            table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
-        )  # fmt: skip
-        self.rows = rank_rows(global_batch_size, world)
-        self.quarantine, self.stats = Quarantine(), StageStats()
-        chain = config.make_transforms(transforms, self.streams, self.sampler.seed)
-        source = SourceRows(dataset, window, self.streams, self.sampler, self.stats, chain)
-        self.builder = BatchBuilder([source], self.sampler, self.rows, on_error, self.quarantine, self.stats)
-        decides = {**self.sampler.config_json(), **chosen}
-        self.config = config.config_json(self.streams, window, decides, on_error, chain)
-        self.manifests: list[tuple[int, str]] = [(0, dataset.digest)]
-        self.num_workers = config.check_workers(num_workers)
+        most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
+        self.quarantine, self.stats = Quarantine(most), StageStats()
+        self.load_table = load_table(load_weights)
+        costs = None
+        if isinstance(dataset, Mixture):
+            _check_whole(dataset, episodes, num_epochs, self.load_table)
+            mixed = mix(dataset, window=window, streams=streams, order=order, seed=seed, transforms=transforms)
+            self.window = window
+            sources = self._join(dataset, mixed, global_batch_size, seed, on_error)
+        else:
+            self.window = settings.check_window(window)
+            self.streams = settings.choose_streams(dataset, streams, self.window)
+            table, order, chosen = plan_windows(dataset, self.window, self.streams, order, episodes)
+            self.sampler = sampler = Sampler(
+                table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
+            )  # fmt: skip
+            costs = window_costs(self.load_table, dataset, self.streams)
+            chain = settings.make_transforms(transforms, self.streams, sampler.seed)
+            sources = [SourceRows(dataset, self.window, self.streams, sampler, self.stats, chain)]
+            decides = {**sampler.config_json(), **chosen}
+            self.config = settings.config_json(self.streams, self.window, decides, on_error, chain)
+            self.manifests = [(0, dataset.digest)]
+        self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
+        self.builder = BatchBuilder(
+            sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, self.split.rows
+        )
+        self.num_workers = settings.check_workers(num_workers)
         self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
-        self.depth, self.depth_why = config.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+        self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+
+    def _join(
+        self,
+        mixture: Mixture,
+        mixed: list[MixedSource],
+        global_batch_size: int,
+        seed: int,
+        on_error: settings.OnError,
+    ) -> list[SourceRows]:
+        """Join the sources of a mixture, and return what makes their rows."""
+        sampler = MixtureSampler(
+            [source.part for source in mixed],
+            by=mixture.by,
+            seed=seed,
+            global_batch_size=global_batch_size,
+            stretch_steps=mixture.stretch_steps,
+        )
+        self.sampler = sampler
+        self.streams = (*mixed[0].choices, *mixed[0].absent)
+        decides = sampler.config_json()
+        for source in mixed:
+            decides["sources"][source.name].update(source.config)
+        decides["on_error"] = settings.check_on_error(on_error)
+        common = [] if mixed[0].transforms is None else mixed[0].transforms.config[mixed[0].num_own_transforms :]
+        self.config = {**decides, **({"transforms": common} if common else {})}
+        self.manifests = [(0, source.dataset.digest) for source in mixed]
+        return [
+            SourceRows(
+                source.dataset,
+                source.window,
+                source.choices,
+                own_sampler,
+                self.stats,
+                source.transforms,
+                name=source.name,
+                absent=source.absent,
+            )
+            for source, own_sampler in zip(mixed, sampler.samplers, strict=True)
+        ]
 
     def start(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
@@ -83,6 +147,11 @@ class Engine:
             planner=planner,
         )
 
+    @property
+    def cost_table_digest(self) -> str | None:
+        """Digest of the load weights, None without."""
+        return None if self.load_table is None else self.load_table.digest
+
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""
         stop = self.sampler.num_train_steps
@@ -97,8 +166,8 @@ class Engine:
         ahead = train_step + (self.depth if is_running else 0)
         return train_step, ahead if stop is None else max(train_step, min(ahead, stop))
 
-    def figures(self) -> dict[str, Any]:
-        """Return what `Loader.stats` tells of the pipeline."""
+    def figures(self, train_step: int) -> dict[str, Any]:
+        """Return what `Loader.stats` tells of the pipeline, and of the sources of a mixture at `train_step`."""
         return {
             **self.stats.snapshot(),
             "quarantined": len(self.quarantine),
@@ -106,4 +175,25 @@ class Engine:
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
             "pool": pool_figures(self.pool, self.stats),
+            **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
+
+
+def _check_whole(
+    mixture: Mixture, episodes: EpisodeChoice, num_epochs: int | None, load_table: CostTable | None
+) -> None:
+    """Refuse what is meant for one dataset."""
+    if episodes is not None:
+        raise ConfigError(
+            "episodes= does not go with a mixture, whose sources number their episodes each: pass "
+            "tl.Source(dataset, weight=..., episodes=...)."
+        )
+    if num_epochs is not None:
+        raise ConfigError(
+            f"num_epochs={num_epochs!r} does not go with a mixture: its {len(mixture)} sources end their epochs at different "
+            "train_steps. Leave it out, and count train_steps: itertools.islice(loader, num_train_steps)."
+        )
+    if load_table is not None:
+        raise ConfigError(
+            "load_weights= does not go with a mixture: a cost table is of one dataset. Leave it out; ranks are of even size."
+        )

@@ -10,12 +10,14 @@ from trajload.errors import StageFailedError, TrajloadError
 from trajload.rng import key_u64
 from trajload.storage.locks import ForkLock
 
-__all__ = ["MAX_ATTEMPTS", "MAX_QUARANTINED", "Quarantine", "substitute_id"]
+__all__ = ["MAX_ATTEMPTS", "MAX_QUARANTINED", "MAX_QUARANTINED_MIXED", "Quarantine", "substitute_id"]
 
 MAX_ATTEMPTS = 8
 """Substitutes tried for one row before the run stops: eight bad draws in a row mean a bad dataset."""
 MAX_QUARANTINED = 64
 """Distinct windows a run may lose before it stops; also keeps the state under 4 KiB."""
+MAX_QUARANTINED_MIXED = 24
+"""The same for a mixture, whose sources take room in the state, too."""
 
 _log = logging.getLogger("trajload")
 
@@ -28,7 +30,9 @@ def substitute_id(seed: int, position: int, attempt: int, num_windows: int) -> i
 class Quarantine:
     """Windows found bad: {(source, window_id): (train_step from which it is replaced, reason)}. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_QUARANTINED) -> None:
+        self.most = most
+        """Windows a run may lose before it stops."""
         self._lock = ForkLock()
         self._bad: dict[tuple[int, int], tuple[int, str]] = {}
         self._logged: set[tuple[str, str | None]] = set()
@@ -42,9 +46,9 @@ class Quarantine:
         """Record a bad window; logs once per cause and shard, raises StageFailedError beyond the budget."""
         cause, key = (type(err).__name__, err.at.shard), (source, window_id)
         with self._lock:
-            if key not in self._bad and len(self._bad) >= MAX_QUARANTINED:
+            if key not in self._bad and len(self._bad) >= self.most:
                 raise StageFailedError(
-                    f"more than {MAX_QUARANTINED} windows cannot be read: the last was window {window_id}. "
+                    f"more than {self.most} windows cannot be read: the last was window {window_id}. "
                     "Run 'trajload verify' and repair the dataset.",
                     at=err.at,
                 ) from err

@@ -7,7 +7,6 @@ A batch of one dataset is made by one of these, a batch of a mixture by one for 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ class SourceRows:
         stats: Counters.
         transforms: Run over each window once it is decoded; None for none.
         name: Value of the batch key `source`; None takes the dataset's name.
-        absent: Batch keys of streams that the dataset lacks and other sources of a mixture have.
+        absent: Streams of other sources of a mixture that the dataset lacks: missing in each of its windows.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class SourceRows:
         transforms: TransformChain | None = None,
         *,
         name: str | None = None,
-        absent: Collection[str] = (),
+        absent: tuple[StreamChoice, ...] = (),
     ) -> None:
         self.dataset = dataset
         self.window = window
@@ -70,11 +69,11 @@ class SourceRows:
         self.stats = stats
         self.transforms = transforms
         self.name = dataset.name if name is None else name
-        self.absent = tuple(absent)
+        self.absent = absent
         self.planner = RowPlanner(dataset, window)
-        self.layout = stream_layout(choices)
+        self.layout = stream_layout((*choices, *absent))
         """Of decoded windows, before transforms."""
-        self.text = {c.key: c.spec.dtype for c in choices if c.spec.is_text}
+        self.text = {c.key: c.spec.dtype for c in (*choices, *absent) if c.spec.is_text}
         self._row_pool = TensorPool(max_free=_MAX_FREE_ROWS)
 
     def clear(self) -> None:
@@ -93,7 +92,7 @@ class SourceRows:
     ) -> RowWork:
         """Plan the window and fetch its bytes: those of all streams, or of some `choices`."""
         num_steps = int(self.dataset.num_steps_E[episode])
-        with at(dataset=self.dataset.name, episode=episode, window_id=window_id, train_step=train_step):
+        with at(dataset=self.name, episode=episode, window_id=window_id, train_step=train_step):
             with self.stats.timed("plan"):
                 steps_T, is_pad_T = stepwise_rows(start, num_steps, self.window)
             works = []
@@ -132,7 +131,7 @@ class SourceRows:
         """Decode a window that was read into `row` of `slots`."""
         frames = 0
         key = self.dataset.episode_key(work.episode)
-        with at(dataset=self.dataset.name, episode=key, window_id=work.window_id, train_step=train_step):
+        with at(dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step):
             for stream in work.streams:
                 shard = stream.track.file if stream.track else None
                 with at(stream=stream.choice.name, steps=self.steps_of(work.start), shard=shard):
@@ -158,14 +157,17 @@ class SourceRows:
         slots.source[b] = self.name
         if slots.row_is_pad is not None:
             slots.row_is_pad[b] = job.refs.row_is_pad_B[b]
-        for key in self.absent:
-            slots.set_missing(key, b)
+        for choice in self.absent:
+            slots.set_missing(choice.key, b)
 
     # ---- transforms ----
 
     def empty_row(self) -> StreamSlots:
         """Return memory for one decoded window on its way through the transforms."""
-        return StreamSlots.empty_row(self.window.num_steps, self.layout, self.text, self._row_pool)
+        row = StreamSlots.empty_row(self.window.num_steps, self.layout, self.text, self._row_pool)
+        for choice in self.absent:
+            row.set_missing(choice.key, 0)
+        return row
 
     def transform(self, job: Job, b: int, row: StreamSlots) -> None:
         """Run the transforms over a decoded window and write row `b` of the batch.
@@ -175,7 +177,7 @@ class SourceRows:
         assert self.transforms is not None
         window_id, episode = int(job.window_id_B[b]), self.dataset.episode_key(int(job.episode_B[b]))
         draws: list[Any] | None = None if job.draws is None else job.draws.setdefault(b, [])
-        with at(dataset=self.dataset.name, episode=episode, window_id=window_id, train_step=job.train_step):
+        with at(dataset=self.name, episode=episode, window_id=window_id, train_step=job.train_step):
             self.transforms.write(row, job.slots, b, epoch=int(job.refs.epoch_B[b]), window_id=window_id, draws=draws)
 
     # ---- substitutes and references ----

@@ -16,6 +16,10 @@ MAX_STATE_BYTES = 4096
 _LONGEST_VALUE = 1200
 """A configuration value longer than this (JSON characters) stands in the state as its digest."""
 
+_LONGEST_FIELDS = (400, 120, 24)
+"""A longer field of a source stands in the state as '#' and the start of its digest: the first limit that makes the
+sources of a mixture fit into `_LONGEST_VALUE`, or the last."""
+
 _REQUIRED = ("format_version", "manifests", "config", "config_digest", "cursor", "pending", "quarantine")
 
 
@@ -30,6 +34,48 @@ def _short(value: Any) -> Any:
     return {"digest": canonical_digest(value)}
 
 
+def _shortened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration as it stands in a state: long values as digests, those of a mixture's sources by field."""
+    out = {key: _short(value) for key, value in config.items() if key != "sources"}
+    if "sources" in config:
+        tries = [config["sources"], *(_brief_sources(config["sources"], limit) for limit in _LONGEST_FIELDS)]
+        out["sources"] = next((t for t in tries if len(json.dumps(t)) <= _LONGEST_VALUE), tries[-1])
+    return out
+
+
+def _brief_sources(sources: Mapping[str, Mapping[str, Any]], limit: int) -> dict[str, Any]:
+    return {
+        name: {
+            field: value if len(json.dumps(value)) <= limit else _brief_field(value) for field, value in source.items()
+        }
+        for name, source in sources.items()
+    }
+
+
+def _brief_field(value: Any) -> str:
+    return f"#{canonical_digest(value)[:12]}"
+
+
+def _as_saved(config: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration shortened where `saved` is, so that only what differs differs."""
+    out = _shortened(config)
+    before = saved.get("sources")
+    if "sources" in config and isinstance(before, Mapping):
+        out["sources"] = {
+            name: {
+                field: _brief_field(value) if _is_brief(before.get(name), field) else value
+                for field, value in source.items()
+            }
+            for name, source in config["sources"].items()
+        }
+    return out
+
+
+def _is_brief(source: Any, field: str) -> bool:
+    value = source.get(field) if isinstance(source, Mapping) else None
+    return isinstance(value, str) and value.startswith("#")
+
+
 def make_state(
     *,
     config: Mapping[str, Any],
@@ -38,6 +84,7 @@ def make_state(
     pending: tuple[int, int],
     quarantine: list[list[Any]],
     topology: Mapping[str, Any],
+    cost_table_digest: str | None = None,
 ) -> dict[str, Any]:
     """Return the state that continues a run at `train_step`.
 
@@ -48,17 +95,18 @@ def make_state(
         pending: Half-open range of train_steps planned or decoded but not delivered; they are made again.
         quarantine: [[window_id, from_train_step, reason], ...]; of a mixture with the source behind.
         topology: World size and threads; informational, never compared.
+        cost_table_digest: Of the load weights, which move rows between ranks and change no batch: not compared either.
     """
     return {
         "format_version": STATE_VERSION,
         "manifests": [list(pair) for pair in manifests],
-        "config": {key: _short(value) for key, value in config.items()},
+        "config": _shortened(config),
         "config_digest": canonical_digest(config),
         "cursor": {"train_step": train_step},
         "rng": {},
         "pending": {"train_steps": list(pending), "attempts": {}},
         "quarantine": quarantine,
-        "cost_table_digest": None,
+        "cost_table_digest": cost_table_digest,
         "topology": dict(topology),
     }
 
@@ -129,10 +177,8 @@ def check_state(
     _check_types(state)
     lines = []
     if "manifests" not in allow and [list(pair) for pair in state["manifests"]] != [list(pair) for pair in manifests]:
-        lines.append(
-            f"manifests: saved {_digests(state['manifests'])}, here {_digests(manifests)} (another dataset or version)"
-        )
-    here = {key: _short(value) for key, value in config.items()}
+        lines += _differing_manifests(state["manifests"], manifests, list(config.get("sources", ())))
+    here = _as_saved(config, state["config"])
     lines += [line for line in differing_fields(state["config"], here) if _top_field(line) not in allow]
     if not lines and not allow and state["config_digest"] != canonical_digest(config):
         lines.append("config_digest: the fields agree but not their digest; the state was edited or damaged")
@@ -190,6 +236,17 @@ def _brief(value: Any) -> str:
 def _top_field(line: str) -> str:
     """Return 'transforms' of 'transforms[1].size: saved ...'."""
     return line.split(":")[0].split(".")[0].split("[")[0]
+
+
+def _differing_manifests(saved: list[Any], here: list[tuple[int, str]], sources: list[str]) -> list[str]:
+    """Return a line for each source of a mixture that differs, or one for all."""
+    if len(saved) != len(here) or len(sources) != len(here):
+        return [f"manifests: saved {_digests(saved)}, here {_digests(here)} (another dataset or version)"]
+    return [
+        f"manifests: source {name!r}: saved {_digests([a])}, here {_digests([b])} (another dataset or version)"
+        for name, a, b in zip(sources, saved, here, strict=True)
+        if list(a) != list(b)
+    ]
 
 
 def _digests(manifests: Collection[Any]) -> str:

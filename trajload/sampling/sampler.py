@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trajload.errors import ConfigError, LoaderExhaustedError
+from trajload.errors import ConfigError, LoaderExhaustedError, at
 from trajload.rng import check_seed
 from trajload.sampling.continuous import ContinuousOrder
 from trajload.sampling.interleaved import BlockUses, InterleavedOrder
@@ -19,9 +19,9 @@ from trajload.sampling.order_base import Order
 from trajload.sampling.orders import OrderConfig, make_order, order_config
 from trajload.sampling.weighted import WeightedOrder
 from trajload.sampling.windows import WindowTable
-from trajload.types import BoolArray, Int32Array, Int64Array
+from trajload.types import BoolArray, Int32Array, Int64Array, NDArray
 
-__all__ = ["ALL_ROWS", "BatchRefs", "Sampler"]
+__all__ = ["ALL_ROWS", "BatchRefs", "Sampler", "check_rows", "check_train_step", "positions_from"]
 
 ALL_ROWS = slice(None)
 MAX_GLOBAL_BATCH_SIZE = 2**31
@@ -106,6 +106,11 @@ class Sampler:
         return self._order
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether a row of the batch belongs to what earlier batches have on that row: shared blocks, or a continuation."""
+        return isinstance(self._order, (InterleavedOrder, ContinuousOrder))
+
+    @property
     def num_windows(self) -> int:
         """Windows of one epoch: those of the table, or of the part of it that the order takes."""
         return self._order.num_windows
@@ -120,7 +125,7 @@ class Sampler:
 
     def check_train_step(self, train_step: int) -> int:
         """Return `train_step` if the run has it, else raise ConfigError or LoaderExhaustedError."""
-        train_step = _check_int("train_step", train_step, 0, None)
+        train_step = check_train_step(train_step)
         num_train_steps = self.num_train_steps
         if num_train_steps is not None and train_step >= num_train_steps:
             raise LoaderExhaustedError(
@@ -143,10 +148,8 @@ class Sampler:
             ConfigError: Negative, or rows with a step.
         """
         train_step = self.check_train_step(train_step)
-        if not isinstance(rows, slice) or rows.step not in (None, 1):
-            raise ConfigError(f"rows={rows!r} is invalid: expected a slice without a step.")
-        first_row, stop_row, _ = rows.indices(self.global_batch_size)
-        num_rows = max(0, stop_row - first_row)
+        first_row, stop_row = check_rows(rows, self.global_batch_size)
+        num_rows = stop_row - first_row
 
         # Python ints up to here: train_step * global_batch_size may pass int64; what is added below may not.
         first = train_step * self.global_batch_size + first_row
@@ -156,22 +159,32 @@ class Sampler:
             row_is_pad_B = step_B >= max(0, self._num_positions - first)
             step_B = np.minimum(step_B, self._num_positions - 1 - first)
 
-        epoch, offset = divmod(first, self.num_windows)
-        if epoch + num_rows >= 2**63:
-            raise ConfigError(f"train_step={train_step} is out of range: its epoch {epoch} passes 2**63.")
-        later_B, offset_B = np.divmod(offset + step_B, self.num_windows)
-        window_id_B = self._window_ids(epoch, later_B, offset_B)
-        episode_B, start_B = self.table.locate(window_id_B)
+        with at(train_step=train_step):
+            epoch_B, window_id_B, episode_B, start_B = self.windows_at(first, step_B)
         return BatchRefs(
             train_step=train_step,
-            position_B=first + (step_B if first + num_rows < 2**63 else step_B.astype(object)),
-            epoch_B=epoch + later_B,
+            position_B=positions_from(first, step_B),
+            epoch_B=epoch_B,
             window_id_B=window_id_B,
             episode_B=episode_B,
             start_B=start_B,
             row_is_pad_B=row_is_pad_B,
             source_B=np.zeros(num_rows, dtype=np.int32),
         )
+
+    def windows_at(self, first: int, step_B: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+        """Return (epoch_B, window_id_B, episode_B, start_B) of positions of the window sequence, whatever batch they are in.
+
+        Args:
+            first: A position, >= 0, of any size as long as its epoch stays below 2**63.
+            step_B: Added to `first`: rising, from 0 on.
+        """
+        epoch, offset = divmod(first, self.num_windows)
+        if epoch + len(step_B) >= 2**63:
+            raise ConfigError(f"position {first} is out of range: its epoch {epoch} passes 2**63.")
+        later_B, offset_B = np.divmod(offset + step_B, self.num_windows)
+        window_id_B = self._window_ids(epoch, later_B, offset_B)
+        return epoch + later_B, window_id_B, *self.table.locate(window_id_B)
 
     def _window_ids(self, epoch: int, later_B: Int64Array, offset_B: Int64Array) -> Int64Array:
         """Return the ids of rows that fall `later_B` epochs (rising by at most 1) after `epoch`."""
@@ -189,17 +202,20 @@ class Sampler:
 
         Rows that pad the end of a finite run repeat the last window's use, so they begin and end nothing of their own.
         """
+        uses = self.block_uses_at(refs.epoch_B, (refs.position_B % self.num_windows).astype(np.int64))
+        if uses is not None:
+            for is_edge_B in (uses.begins_B, uses.ends_B):
+                is_edge_B[refs.row_is_pad_B] = False
+        return uses
+
+    def block_uses_at(self, epoch_B: Int64Array, offset_B: Int64Array) -> BlockUses | None:
+        """Return the blocks behind offsets of epochs, which rise; None without blocks."""
         if not isinstance(self._order, InterleavedOrder):
             return None
-        order, offset_B = self._order, (refs.position_B % self.num_windows).astype(np.int64)
         parts = [
-            order.block_uses(int(epoch), offset_B[refs.epoch_B == epoch])
-            for epoch in dict.fromkeys(refs.epoch_B.tolist())
+            self._order.block_uses(int(epoch), offset_B[epoch_B == epoch]) for epoch in dict.fromkeys(epoch_B.tolist())
         ]
-        uses = BlockUses(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(BlockUses)))
-        for is_edge_B in (uses.begins_B, uses.ends_B):
-            is_edge_B[refs.row_is_pad_B] = False
-        return uses
+        return BlockUses(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(BlockUses)))
 
     def eligible_id(self, draw: int) -> int:
         """Return a window that the order takes, for a draw from [0, num_windows): how bad windows are replaced."""
@@ -221,6 +237,24 @@ class Sampler:
 
     def __repr__(self) -> str:
         return f"Sampler({self.order!r}, seed={self.seed}, global_batch_size={self.global_batch_size}, {self.table!r})"
+
+
+def check_rows(rows: slice, global_batch_size: int) -> tuple[int, int]:
+    """Return the half-open range of rows that a slice takes of a global batch; ConfigError if it has a step."""
+    if not isinstance(rows, slice) or rows.step not in (None, 1):
+        raise ConfigError(f"rows={rows!r} is invalid: expected a slice without a step.")
+    first, stop, _ = rows.indices(global_batch_size)
+    return first, max(first, stop)
+
+
+def check_train_step(train_step: int) -> int:
+    """Return a train_step as an int of at least 0, else raise ConfigError."""
+    return _check_int("train_step", train_step, 0, None)
+
+
+def positions_from(first: int, step_B: Int64Array) -> NDArray:
+    """Return `first + step_B`: int64, or Python ints (dtype object) once positions pass 2**63."""
+    return first + (step_B if first + len(step_B) < 2**63 else step_B.astype(object))
 
 
 def _check_int(name: str, value: int, low: int, high: int | None) -> int:
