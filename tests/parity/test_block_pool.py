@@ -51,7 +51,7 @@ def num_uses(loader: tl.Loader) -> tuple[int, int]:
     """Return how many different uses of blocks a finite run has, and how many begin."""
     sampler, keys, begins = loader._engine.sampler, set(), 0
     for k in range(len(loader)):
-        refs = sampler.refs(k, loader._engine.rows)
+        refs = sampler.refs(k, loader._engine.builder.rows)
         uses = sampler.block_uses(refs)
         assert uses is not None
         keys |= set(zip(refs.epoch_B.tolist(), uses.lane_B.tolist(), uses.block_B.tolist(), strict=True))
@@ -300,7 +300,8 @@ def test_sources_of_a_mixture_share_one_pool(three_folders: dict[str, Path], poo
             "field": tl.Source(
                 three_folders["field"], weight={0: 0.2, 6: 0.4}, order="shuffled", rename={"front": "image", "command": "action"}
             ),
-        }
+        },
+        by="windows",
     )  # fmt: skip
     arguments = {"streams": {"image": size, "wrist": None, "action": None}, "global_batch_size": 10}
     with load(mixture, num_workers=2, pool_bytes=pool_bytes, **arguments) as loader:
