@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.reformatter import VideoReformatter
 
+    from trajload.decode.devices import VideoDevices
+    from trajload.decode.jpeg import FastJpeg
     from trajload.decode.libav_symbols import Libav
     from trajload.decode.libav_video import LoopSetup
+    from trajload.decode.nvdec import DeviceDecoder
 
 __all__ = ["DecodeContext", "Engine"]
 
@@ -42,18 +45,30 @@ class DecodeContext:
     Args:
         engine: What decodes video: "libav" (our compiled loop over libavcodec), "pyav", or None for libav where it
             passes its self-test. Formats that the loop does not know go through PyAV with any of them.
+        devices: Says which windows of colour video an NVIDIA decoder takes; shared by the contexts of all threads.
+            None decodes everything on the CPU.
+        use_simplejpeg: False leaves all JPEGs to Pillow; the bytes are the same.
 
     Raises:
         ConfigError: "libav" is asked for, but cannot be used here.
     """
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(
+        self, engine: Engine | None = None, *, devices: VideoDevices | None = None, use_simplejpeg: bool = True
+    ) -> None:
+        self.devices = devices
+        self._device_decoder: DeviceDecoder | None = None
         self._libav: Libav | None = None
         self._is_engine_known = engine == "pyav"
         self.engine_reason = "asked for" if engine == "pyav" else ""
         """Why PyAV does all the work, where it does."""
         self.windows_by_engine: dict[Engine, int] = {"libav": 0, "pyav": 0}
         """Video windows that each engine delivered."""
+        self._may_use_simplejpeg = use_simplejpeg
+        self._is_jpeg_known = False
+        self._fast_jpeg: FastJpeg | None = None
+        self.jpeg_reason = ""
+        """Why Pillow decodes all JPEGs, where it does; known after the first one."""
         self._loops: OrderedDict[tuple[Any, ...], LoopSetup | None] = OrderedDict()
         self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
@@ -79,6 +94,16 @@ class DecodeContext:
         else:
             self._decoders.move_to_end(key)
         return found
+
+    def device_decoder(self) -> DeviceDecoder:
+        """Return this thread's decoder on the device of `devices`."""
+        if self._device_decoder is None:
+            from trajload.decode.nvdec import DeviceDecoder
+
+            if self.devices is None:
+                raise AssertionError("only `devices` ask for it")
+            self._device_decoder = DeviceDecoder(self.devices.device)
+        return self._device_decoder
 
     def drop_decoder(self, index: VideoIndex) -> None:
         """Forget the decoder of `index`'s stream: after an error its inner state is not to be trusted."""
@@ -176,6 +201,15 @@ class DecodeContext:
             found = self._coefficients[key] = make(pix_fmt, color_space, color_range)
         return found
 
+    def fast_jpeg(self) -> FastJpeg | None:
+        """Return the decoder that gives Pillow's bytes in less time, or None where there is none."""
+        if not self._is_jpeg_known:
+            from trajload.decode.jpeg import find_simplejpeg
+
+            self._fast_jpeg, self.jpeg_reason = find_simplejpeg() if self._may_use_simplejpeg else (None, "asked for")
+            self._is_jpeg_known = True
+        return self._fast_jpeg
+
     def zstd(self) -> zstandard.ZstdDecompressor:
         """Return this thread's zstd decompressor."""
         if self._zstd is None:
@@ -195,6 +229,9 @@ class DecodeContext:
     def close(self) -> None:
         """Free decoders and memory. Idempotent."""
         self._decoders.clear()
+        if self._device_decoder is not None:
+            self._device_decoder.close()
+            self._device_decoder = None
         for loop in self._loops.values():
             if loop is not None:
                 loop.close()

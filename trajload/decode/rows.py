@@ -91,7 +91,7 @@ def decode_rows(
     elif isinstance(track, ImageTrack):
         from trajload.decode.image import decode_images
 
-        decode_images(track, rows, blobs, out, spec=spec, context=context)
+        decode_images(track, rows, blobs, out, spec=spec, request=request, context=context)
     elif isinstance(track, ArrayTrack):
         decode_array(track, rows, plan or plan_reads(track, rows), blobs, out, store=store, context=context)
     elif isinstance(track, ChunkTrack):
@@ -99,7 +99,7 @@ def decode_rows(
     elif isinstance(track, TableTrack) and spec.is_picture:
         from trajload.decode.image import decode_image_table
 
-        decode_image_table(track, rows, out, spec=spec, context=context)
+        decode_image_table(track, rows, out, spec=spec, request=request, context=context)
     elif isinstance(track, TableTrack):
         decode_table(track, rows, out)
     else:

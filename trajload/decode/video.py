@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
 
-__all__ = ["decode_frames", "decode_video", "iter_frames"]
+__all__ = [
+    "check_frame",
+    "decode_frames",
+    "decode_segment",
+    "decode_video",
+    "fill_repeats",
+    "iter_frames",
+    "verified_source",
+    "wanted_pts",
+]
 
 
 def decode_video(
@@ -37,15 +47,31 @@ def decode_video(
 ) -> None:
     """Write the picture of row `rows[i]` to `out[i]` (C, H, W); a row asked for twice is decoded once.
 
-    The compiled loop of `libav_video` does it where it can; what it cannot, or fails at, PyAV does from the start.
+    The compiled loop of `libav_video` does it where it can; what it cannot, or fails at, PyAV does from the start. Where
+    the context has `devices`, they say which windows an NVIDIA decoder takes.
     """
-    from trajload.decode.pixels import check_picture, write_picture
+    from trajload.decode.pixels import check_picture
 
     check_picture(track.index, spec)
     if len(rows) == 0:
         return
     reads = plan if isinstance(plan, VideoReads) else plan_video(track, rows)
-    source = _verified_source(track, reads, blobs)
+    # before any decoder, or any device, sees the bytes
+    source = verified_source(track, reads, blobs)
+    on_cpu = partial(_decode_on_cpu, track, reads, source, spec=spec, context=context)
+    if context.devices is None:
+        on_cpu(out)
+    else:
+        context.devices.decode(track, reads, source, out, spec=spec, on_cpu=on_cpu, decoders=context.device_decoder)
+    fill_repeats(track, reads, rows, out)
+
+
+def _decode_on_cpu(
+    track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray, *, spec: StreamSpec, context: DecodeContext
+) -> None:
+    """Write each frame of `reads` to its row of `out`."""
+    from trajload.decode.pixels import write_picture
+
     engine: Engine = "libav"
     if not decode_with_loop(track, reads, source, out, spec=spec, context=context):
         engine = "pyav"
@@ -53,6 +79,10 @@ def decode_video(
         for frame_number, frame in _iter_planned(track, reads, source, context):
             write_picture(frame, out[row_of[frame_number]], track.index, spec, context)
     context.windows_by_engine[engine] += 1
+
+
+def fill_repeats(track: VideoTrack, reads: VideoReads, rows: Int64Array, out: Any) -> None:
+    """Copy frames that `rows` ask for again from where they stand in `out`, an array or a tensor."""
     if len(reads.frames_F) < len(rows):
         first_T = reads.first_F[np.searchsorted(reads.frames_F, rows + track.first_frame)].tolist()
         for i, j in enumerate(first_T):
@@ -79,18 +109,18 @@ def iter_frames(
     if len(rows) == 0:
         return
     reads = plan_video(track, rows)
-    yield from _iter_planned(track, reads, _verified_source(track, reads, blobs), context)
+    yield from _iter_planned(track, reads, verified_source(track, reads, blobs), context)
 
 
 def _iter_planned(
     track: VideoTrack, reads: VideoReads, source: Blobs, context: DecodeContext
 ) -> Iterator[tuple[int, VideoFrame]]:
-    index, frames_F = track.index, reads.frames_F
-    wanted = dict(zip(index.pts_P[index.packet_of_frame_F[frames_F]].tolist(), frames_F.tolist(), strict=True))
+    index = track.index
+    wanted = wanted_pts(track, reads)
     decoder = context.decoder(index)
     try:
         for start, stop in reads.segments:
-            yield from _decode_segment(track, source, decoder, start, stop, wanted)
+            yield from decode_segment(track, source, decoder, start, stop, wanted)
     except BaseException:
         # also when the consumer stops early: the decoder still holds packets of this window
         context.drop_decoder(index)
@@ -99,7 +129,7 @@ def _iter_planned(
         raise AssertionError("segments cover all wanted frames")
 
 
-def _verified_source(track: VideoTrack, reads: VideoReads, blobs: list[bytes]) -> Blobs:
+def verified_source(track: VideoTrack, reads: VideoReads, blobs: list[bytes]) -> Blobs:
     source = Blobs(reads, blobs)
     for start, stop in reads.groups:
         _verify_groups(track, source, start, stop)
@@ -133,10 +163,25 @@ def _verify_groups(track: VideoTrack, source: Blobs, start: int, stop: int) -> N
         group += 1
 
 
-def _decode_segment(
-    track: VideoTrack, source: Blobs, decoder: VideoCodecContext, start: int, stop: int, wanted: dict[int, int]
+def wanted_pts(track: VideoTrack, reads: VideoReads) -> dict[int, int]:
+    """Return the frame number of each pts that a window needs."""
+    index, frames_F = track.index, reads.frames_F
+    return dict(zip(index.pts_P[index.packet_of_frame_F[frames_F]].tolist(), frames_F.tolist(), strict=True))
+
+
+def decode_segment(
+    track: VideoTrack,
+    source: Blobs,
+    decoder: VideoCodecContext,
+    start: int,
+    stop: int,
+    wanted: dict[int, int],
+    check: Callable[[VideoFrame, VideoIndex, int], None] | None = None,
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Feed packets [start, stop) from a keyframe on, and yield the wanted frames; takes them out of `wanted`."""
+    """Feed packets [start, stop) from a keyframe on, and yield the wanted frames; takes them out of `wanted`.
+
+    `check` refuses frames that are not as they should be; None is `check_frame`.
+    """
     import av
 
     index = track.index
@@ -175,7 +220,7 @@ def _decode_segment(
                 number = wanted.pop(frame.pts, None) if frame.pts is not None else None
                 if number is None:
                     continue
-                _check_frame(frame, index, number)
+                (check or check_frame)(frame, index, number)
                 pending -= 1
                 yield number, frame
             if pending == 0:
@@ -197,7 +242,7 @@ def _decode_segment(
         )
 
 
-def _check_frame(frame: VideoFrame, index: VideoIndex, number: int) -> None:
+def check_frame(frame: VideoFrame, index: VideoIndex, number: int) -> None:
     """Refuse a frame that is flagged corrupt or looks otherwise than the index says."""
     if frame.is_corrupt:
         raise DecodeError(
