@@ -184,13 +184,14 @@ class Loader:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
         generation = self._claim()
         engine, prefetcher = self._engine, self._prefetcher
+        inline = engine.inline()
         try:
             while True:
                 if engine.num_workers == 0:
                     if not engine.has(self._train_step):
                         return
-                    with engine.stats.timed("wait"):
-                        batch: Batch | None = self.batch_at(self._train_step)
+                    with engine.stats.timed("wait"), self._plain:
+                        batch: Batch | None = inline.batch(self._train_step, self._context)
                 else:
                     if prefetcher is None:
                         prefetcher = self._prefetcher = engine.start(self._train_step)
@@ -279,7 +280,7 @@ class Loader:
         with self._plain:
             self._context.close()
             self._context = DecodeContext()
-        self._engine.builder.clear()
+        self._engine.clear()
         self.dataset.close()
 
     def __reduce__(self) -> NoReturn:

@@ -140,7 +140,7 @@ class VideoDevices:
             if choice.lock.acquire(blocking=self.mode == "cuda"):
                 try:
                     if choice.device == "open":
-                        self._try_both(choice, out, reads.first_F, on_cpu, on_device)
+                        self._try_both(choice, out, reads.wanted_W3[:, 2], on_cpu, on_device)
                         return
                 finally:
                     choice.lock.release()

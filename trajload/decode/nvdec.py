@@ -165,20 +165,18 @@ class DeviceDecoder:
         self, track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray | Any, size: tuple[int, int]
     ) -> None:
         from trajload.decode.device_pixels import finish_on_device, import_planes, write_rows
-        from trajload.decode.video import decode_segment, wanted_pts
+        from trajload.decode.video import iter_planned
 
         index = track.index
-        wanted = wanted_pts(track, reads)
-        row_of = dict(zip(reads.frames_F.tolist(), reads.first_F.tolist(), strict=True))
+        row_of = reads.first_of_frame
         decoder = self._decoder(index)
         check = partial(_check_device_frame, is_device=self._device is not None)
         luma, chroma, rows = [], [], []
-        for start, stop in reads.segments:
-            for number, frame in decode_segment(track, source, decoder, start, stop, wanted, check):
-                y, uv = import_planes(self._semi_planar(frame, index))
-                luma.append(y)
-                chroma.append(uv)
-                rows.append(row_of[number])
+        for number, frame in iter_planned(index, reads, source, decoder, check):
+            y, uv = import_planes(self._semi_planar(frame, index))
+            luma.append(y)
+            chroma.append(uv)
+            rows.append(row_of[number])
         order = np.argsort(rows)
         pictures = finish_on_device([luma[i] for i in order], [chroma[i] for i in order], index, size)
         write_rows(pictures, np.asarray(rows, dtype=np.int64)[order], out)

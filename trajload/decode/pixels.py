@@ -145,7 +145,7 @@ def _convert(frame: VideoFrame, rgb: NDArray, index: VideoIndex, context: Decode
     tag = (index.pix_fmt, index.color_space, index.color_range)
     planes = (_samples(y), _samples(u), _samples(v), y.line_size, u.line_size, context.coefficients(kernel, *tag))
     if kernel == "420":
-        kernels.yuv420_to_rgb(*planes, context.scratch("yuv_rows", (8, index.width + 1), np.int16), rgb)
+        kernels.yuv420_to_rgb(*planes, rgb)
     else:
         kernels.yuv444_to_rgb(*planes, rgb)
 

@@ -19,6 +19,7 @@ from trajload.pipeline.block_plan import BlockPlan
 from trajload.pipeline.block_pool import Block, State
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.config import StreamChoice
+from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
 from trajload.pipeline.source_rows import SourceRows
 
@@ -36,7 +37,7 @@ def pooled_streams(source: SourceRows) -> tuple[StreamChoice, ...]:
 class BlockRows:
     """Writes rows whose blocks are decoded. Thread-safe."""
 
-    def __init__(self, builder: BatchBuilder) -> None:
+    def __init__(self, builder: BatchBuilder, gather: GatherPart | None = None) -> None:
         self._builder = builder
         self.pictures = [pooled_streams(source) for source in builder.sources]
         """Of each source: streams that blocks hold."""
@@ -44,9 +45,21 @@ class BlockRows:
             tuple(c for c in source.choices if c not in pooled)
             for source, pooled in zip(builder.sources, self.pictures, strict=True)
         ]
+        """Of each source: the other streams."""
+        self._ungathered = [
+            rest if gather is None else tuple(c for c in rest if c in gather.rest(number))
+            for number, rest in enumerate(self._rest)
+        ]
+        """Of them those that a gather leaves."""
 
     def write(
-        self, job: Job, rows: list[int], blocks: list[Block | None], address: int, context: DecodeContext
+        self,
+        job: Job,
+        rows: list[int],
+        blocks: list[Block | None],
+        address: int,
+        is_gathered: bool,
+        context: DecodeContext,
     ) -> list[tuple[int, Exception]]:
         """Write `rows` of the batch; return what went wrong, by row.
 
@@ -55,6 +68,7 @@ class BlockRows:
             rows: Places in it.
             blocks: Of each row; None where a row needs none.
             address: Of the pool's memory.
+            is_gathered: Whether keys and what can be gathered are in place. Not with transforms.
             context: The calling thread's.
         """
         groups: dict[int, list[_Taken]] = {}
@@ -72,7 +86,7 @@ class BlockRows:
         for number, pairs in groups.items():
             source = self._builder.sources[number]
             if source.transforms is None:
-                plain += self._write(job, source, number, pairs, context)
+                plain += self._write(job, source, number, pairs, is_gathered, context)
                 continue
             for pair in pairs:
                 try:
@@ -97,14 +111,22 @@ class BlockRows:
         )
 
     def _write(
-        self, job: Job, source: SourceRows, number: int, pairs: list[_Taken], context: DecodeContext
+        self,
+        job: Job,
+        source: SourceRows,
+        number: int,
+        pairs: list[_Taken],
+        is_gathered: bool,
+        context: DecodeContext,
     ) -> list[int]:
         """Write rows of one source straight into the batch; return those that must be made the plain way."""
-        good, plain = self._write_rest(job, source, number, pairs, context, job.slots, None)
+        rest = (self._ungathered if is_gathered else self._rest)[number]
+        good, plain = self._write_rest(job, source, rest, pairs, context, job.slots, None)
         try:
             with self._builder.stats.timed("collate"):
-                self._copy(number, good, job.slots, None)
-                _write_keys(job, source, good)
+                self._copy(number, good, job.slots, None, is_all=not rest)
+                if not is_gathered:
+                    _write_keys(job, source, good)
         except Exception:
             return plain + [taken[0] for taken in good]
         return plain
@@ -113,11 +135,12 @@ class BlockRows:
         """Copy one row beside the batch and run its transforms; return it where it must be made the plain way."""
         row = source.empty_row()
         try:
-            good, plain = self._write_rest(job, source, number, [taken], context, row, 0)
+            rest = self._rest[number]
+            good, plain = self._write_rest(job, source, rest, [taken], context, row, 0)
             if plain:
                 return plain
             with self._builder.stats.timed("collate"):
-                self._copy(number, good, row, 0)
+                self._copy(number, good, row, 0, is_all=not rest)
                 _write_keys(job, source, good)
         except Exception:
             return [taken[0]]
@@ -129,14 +152,13 @@ class BlockRows:
         self,
         job: Job,
         source: SourceRows,
-        number: int,
+        rest: tuple[StreamChoice, ...],
         pairs: list[_Taken],
         context: DecodeContext,
         slots: StreamSlots,
         row: int | None,
     ) -> tuple[list[_Taken], list[int]]:
         """Write the streams that blocks do not hold; return the rows where that went well, and the others."""
-        rest = self._rest[number]
         if not rest:
             return pairs, []
         good, plain = [], []
@@ -153,7 +175,7 @@ class BlockRows:
                 plain.append(b)
         return good, plain
 
-    def _copy(self, number: int, pairs: list[_Taken], slots: StreamSlots, row: int | None) -> None:
+    def _copy(self, number: int, pairs: list[_Taken], slots: StreamSlots, row: int | None, *, is_all: bool) -> None:
         """Copy the pictures of rows, and write their masks. `row`: place in `slots`, None for that in the batch."""
         from trajload.pipeline.block_copy import copy_windows
 
@@ -187,7 +209,7 @@ class BlockRows:
                     if stream.has_zero_W[w]:
                         slots.zero(key, to_row, stream.is_zero_WT[w])
         counts = {"frames": num_frames, "frames_copied": num_frames, "pool_rows": len(pairs)}
-        if not self._rest[number]:
+        if is_all:  # else whoever writes the other streams counts windows
             counts["windows"] = len(pairs)
         self._builder.stats.count(**counts)
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trajload.decode import DecodeContext
+from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.block_plan import plan_block
 from trajload.pipeline.block_pool import Block, BlockPool, State
 from trajload.pipeline.block_rows import BlockRows
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
 from trajload.pipeline.pool_budget import PoolBudget
 from trajload.pipeline.units import Unit
@@ -50,6 +52,8 @@ class _Open:
 
     job: Job
     blocks: list[Block | None]
+    is_gathered: bool
+    """Whether keys and low-dimensional streams are in place."""
     ready: list[int] = field(default_factory=list)
     """Rows whose block is there, or that need none."""
     num_left: int = 0
@@ -62,16 +66,27 @@ class BlockUnits:
     Args:
         builder: Makes rows the plain way, where a block cannot be used.
         budget: Of the pool.
+        gather: Writes keys and low-dimensional streams of a whole batch at once; None where nothing can be gathered.
         start: First train_step.
         stop: Half-open end of a finite run, None without end.
         num_decoders: Decoder threads.
     """
 
     def __init__(
-        self, builder: BatchBuilder, budget: PoolBudget, *, start: int, stop: int | None, num_decoders: int
+        self,
+        builder: BatchBuilder,
+        budget: PoolBudget,
+        gather: GatherPart | None = None,
+        *,
+        start: int,
+        stop: int | None,
+        num_decoders: int,
     ) -> None:
         self._builder = builder
-        self._rows = BlockRows(builder)
+        self._refs = RefsAhead(builder)
+        self._gather = gather
+        self._rows = BlockRows(builder, gather)
+        self._is_gathered = False
         self._budget = budget
         self._num_rows = builder.sampler.global_batch_size
         """Positions of a train_step: no rank has more rows."""
@@ -96,6 +111,10 @@ class BlockUnits:
         self._look_at(train_step)
         job = self._builder.open_job(train_step, self._seen[train_step].refs)
         job.remaining = job.num_rows
+        # At once, so that whoever writes a row finds its keys in place.
+        self._is_gathered = self._gather is not None and job.num_rows > 0 and self._gather.run_all(job)
+        if not self._is_gathered:
+            job.slots.open()
         return job
 
     def begin(self, job: Job) -> None:
@@ -103,7 +122,7 @@ class BlockUnits:
             blocks = self._seen.pop(job.train_step).blocks
             ready = [b for b, block in enumerate(blocks) if block is None or block.state in (State.READY, State.FAILED)]
             if blocks:
-                self._open[job.train_step] = _Open(job, blocks, ready, len(blocks))
+                self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
             self._changed.notify_all()
 
@@ -120,7 +139,9 @@ class BlockUnits:
         if train_step < self._next_seen:
             return
         with self._builder.stats.timed("plan"):
-            refs = self._builder.sampler.refs(train_step, self._builder.rows_at(train_step))
+            refs = self._refs(train_step)
+            if refs is None:
+                refs = self._builder.sampler.refs(train_step, self._builder.rows_at(train_step))
             rows = _columns(refs, self._builder.sampler.block_uses(refs))
         blocks: list[Block | None] = []
         position = train_step * self._num_rows
@@ -209,7 +230,7 @@ class BlockUnits:
         for block in blocks:
             if block is not None:
                 block.pins += 1
-        return _Copying(self, opened.job, rows, blocks)
+        return _Copying(self, opened, rows, blocks)
 
     # ---- the work ----
 
@@ -269,11 +290,11 @@ class BlockUnits:
                 yield opened, b
 
     def write_rows(
-        self, job: Job, rows: list[int], blocks: list[Block | None], context: DecodeContext
+        self, job: Job, rows: list[int], blocks: list[Block | None], is_gathered: bool, context: DecodeContext
     ) -> list[tuple[int, Exception]]:
         """Write rows of a batch whose blocks are there; return what went wrong, by row."""
         try:
-            return self._rows.write(job, rows, blocks, self._pool.arena.address, context)
+            return self._rows.write(job, rows, blocks, self._pool.arena.address, is_gathered, context)
         finally:
             with self._changed:
                 for b, block in zip(rows, blocks, strict=True):
@@ -310,7 +331,7 @@ def _columns(refs: BatchRefs, uses: BlockUses | None) -> list[tuple[Any, ...]]:
 class _Reading:
     """Plan a block and fetch its bytes, by whichever thread comes first."""
 
-    job, row, num_parts = None, 0, 0
+    job, row, num_parts, has_reads = None, 0, 0, True
 
     def __init__(self, planner: BlockUnits, block: Block) -> None:
         self._planner, self._block = planner, block
@@ -325,7 +346,7 @@ class _Reading:
 class _Decoding:
     """Decode a block."""
 
-    job, row, num_parts = None, 0, 0
+    job, row, num_parts, has_reads = None, 0, 0, True
 
     def __init__(self, planner: BlockUnits, block: Block) -> None:
         self._planner, self._block = planner, block
@@ -340,8 +361,11 @@ class _Decoding:
 class _Copying:
     """Write some rows of a batch."""
 
-    def __init__(self, planner: BlockUnits, job: Job, rows: list[int], blocks: list[Block | None]) -> None:
-        self.job = job
+    has_reads = False
+
+    def __init__(self, planner: BlockUnits, opened: _Open, rows: list[int], blocks: list[Block | None]) -> None:
+        self.job = opened.job
+        self._is_gathered = opened.is_gathered
         self.row = rows[0]
         self.num_parts = len(rows)
         self._planner, self._rows, self._blocks = planner, rows, blocks
@@ -350,7 +374,7 @@ class _Copying:
         raise NotImplementedError("rows are read where they are written")
 
     def run(self, context: DecodeContext) -> None:
-        errors = self._planner.write_rows(self.job, self._rows, self._blocks, context)
+        errors = self._planner.write_rows(self.job, self._rows, self._blocks, self._is_gathered, context)
         if errors:
             self.row, err = min(errors, key=lambda pair: pair[0])
             raise err

@@ -8,16 +8,17 @@ threads (`units`, `prefetch`) calls the same functions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots
+from trajload.collate.slots import SlotPlan
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
 from trajload.errors import StageFailedError, TrajloadError, at
-from trajload.pipeline.config import OnError
+from trajload.pipeline.config import OnError, StreamChoice
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
@@ -58,6 +59,7 @@ class BatchBuilder:
         self.sources = tuple(sources)
         self.sampler = sampler
         self.rows = rows
+        self.has_fixed_rows = rows_at is None
         self.rows_at = rows_at or (lambda train_step: rows)
         self.on_error = on_error
         self.quarantine = quarantine
@@ -71,6 +73,7 @@ class BatchBuilder:
         for source in self.sources:
             self.layout.update(_delivered(source))
             self.text.update(source.text)
+        self._slot_plans: dict[int, SlotPlan] = {}
 
     @property
     def batch_bytes(self) -> int:
@@ -90,26 +93,31 @@ class BatchBuilder:
     # ---- plan ----
 
     def open_job(self, train_step: int, refs: BatchRefs | None = None) -> Job:
-        """Decide the windows of `train_step`, where the caller has not done so, and allocate the batch's memory."""
-        with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
-            refs = self.sampler.refs(train_step, self.rows_at(train_step)) if refs is None else refs
-            slots = BatchSlots.allocate(
-                len(refs),
-                self.num_steps,
-                self.layout,
-                self.text,
-                row_is_pad=self.sampler.num_train_steps is not None,
-                pool=self.pool,
-            )
-            return Job(
-                train_step,
-                refs,
-                slots,
-                refs.window_id_B.copy(),
-                refs.episode_B.copy(),
-                refs.start_B.copy(),
-                remaining=len(refs),
-            )
+        """Decide the windows of `train_step` (`refs`, where they are known) and reserve the batch's memory."""
+        begin = time.perf_counter()
+        if refs is None:
+            with at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
+                refs = self.sampler.refs(train_step, self.rows_at(train_step))
+        job = Job(
+            train_step,
+            refs,
+            self._slot_plan(len(refs)).reserve(self.pool),
+            refs.window_id_B.copy(),
+            refs.episode_B.copy(),
+            refs.start_B.copy(),
+            remaining=len(refs),
+        )
+        self.stats.add("plan", time.perf_counter() - begin)
+        return job
+
+    def _slot_plan(self, num_rows: int) -> SlotPlan:
+        """Return what a batch of so many rows consists of, made once."""
+        found = self._slot_plans.get(num_rows)
+        if found is None:
+            has_pad = self.sampler.num_train_steps is not None
+            found = SlotPlan(num_rows, self.num_steps, self.layout, self.text, row_is_pad=has_pad)
+            self._slot_plans[num_rows] = found
+        return found
 
     def build(self, train_step: int, context: DecodeContext, *, tell_draws: bool = False) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""
@@ -121,11 +129,26 @@ class BatchBuilder:
 
     # ---- rows ----
 
-    def read_row(self, job: Job, b: int) -> RowWork:
-        """Plan row `b` and fetch its bytes."""
+    def read_row(self, job: Job, b: int, choices: Sequence[StreamChoice] | None = None) -> RowWork:
+        """Plan row `b` and fetch its bytes; of some streams of its source only, where `choices` says so."""
         return self.source_of(job, b).read(
-            int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step
+            int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step, choices
         )
+
+    def build_part(
+        self, job: Job, b: int, context: DecodeContext, choices: Sequence[StreamChoice], work: RowWork | None = None
+    ) -> None:
+        """Write some streams of row `b`, where the others and the keys are in place. Not for rows with transforms.
+
+        With `on_error="substitute"` a window that fails is built again whole, by the policy for bad windows.
+        """
+        source = self.source_of(job, b)
+        try:
+            self._guarded(source, job, b, context, work, job.slots, b, choices)
+        except TrajloadError:
+            if self.on_error == "raise":
+                raise
+            self.build_row(job, b, context)
 
     def build_row(self, job: Job, b: int, context: DecodeContext, work: RowWork | None = None) -> None:
         """Write row `b` of the batch. `work` may be given where the row was read before.
@@ -187,11 +210,12 @@ class BatchBuilder:
         work: RowWork | None,
         slots: StreamSlots,
         row: int,
+        choices: Sequence[StreamChoice] | None = None,
     ) -> None:
         """Read (if need be) and decode row `b`; any failure comes out as a TrajloadError with its location."""
         try:
             if work is None:
-                work = self.read_row(job, b)
+                work = self.read_row(job, b, choices)
             with self.stats.timed("decode"):
                 source.decode(work, job.train_step, context, slots, row)
         except TrajloadError:
@@ -209,8 +233,10 @@ class BatchBuilder:
 
     def finish(self, job: Job) -> Batch:
         """Return the finished batch. Every row must have been built."""
-        with self.stats.timed("collate"):
-            return job.slots.finish(job.train_step, lambda: self._window_refs(job))
+        begin = time.perf_counter()
+        batch = job.slots.finish(job.train_step, lambda: self._window_refs(job))
+        self.stats.add("collate", time.perf_counter() - begin)
+        return batch
 
     def _window_refs(self, job: Job) -> tuple[WindowRef, ...]:
         return tuple(self.source_of(job, b).window_ref(job, b) for b in range(job.num_rows))

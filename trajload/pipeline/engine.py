@@ -11,6 +11,8 @@ from trajload.errors import ConfigError
 from trajload.pipeline import config as settings
 from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.gather import GatherUnits, make_gather
+from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.pool_budget import choose_pool, pool_figures
@@ -19,6 +21,7 @@ from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED,
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
+from trajload.pipeline.units import QueuedUnits, RowUnits
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
@@ -87,9 +90,11 @@ class Engine:
             self.config = settings.config_json(self.streams, self.window, decides, on_error, chain)
             self.manifests = [(0, dataset.digest)]
         self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
+        rows_at = None if self.split.is_even else self.split.rows
         self.builder = BatchBuilder(
-            sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, self.split.rows
+            sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, rows_at
         )
+        self.gather = make_gather(self.builder)
         self.num_workers = settings.check_workers(num_workers)
         self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
         self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
@@ -137,15 +142,32 @@ class Engine:
         """Return threads that make batches from `train_step` on."""
         stop, planner = self.sampler.num_train_steps, None
         if self.pool.num_bytes:
-            planner = BlockUnits(self.builder, self.pool, start=train_step, stop=stop, num_decoders=self.num_workers)
+            planner = BlockUnits(
+                self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
+            )
         return Prefetcher(
             self.builder,
             start=train_step,
             stop=stop,
             depth=self.depth,
             num_decoders=self.num_workers,
-            planner=planner,
+            planner=planner or self._units(),
         )
+
+    def inline(self) -> InlineRun:
+        """Return what makes batches in the calling thread."""
+        return InlineRun(self.builder, self._units())
+
+    def _units(self) -> QueuedUnits:
+        if self.gather is None:
+            return RowUnits(self.builder, self.num_workers)
+        return GatherUnits(self.builder, self.gather, self.num_workers)
+
+    def clear(self) -> None:
+        """Let go of memory and mappings that are not in use."""
+        self.builder.clear()
+        if self.gather is not None:
+            self.gather.clear()
 
     @property
     def cost_table_digest(self) -> str | None:

@@ -7,6 +7,8 @@ A batch of one dataset is made by one of these, a batch of a mixture by one for 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -88,9 +90,9 @@ class SourceRows:
         episode: int,
         start: int,
         train_step: int,
-        choices: tuple[StreamChoice, ...] | None = None,
+        choices: Sequence[StreamChoice] | None = None,
     ) -> RowWork:
-        """Plan the window and fetch its bytes: those of all streams, or of some `choices`."""
+        """Plan the window and fetch its bytes; of some streams only, where `choices` says so."""
         num_steps = int(self.dataset.num_steps_E[episode])
         with at(dataset=self.name, episode=episode, window_id=window_id, train_step=train_step):
             with self.stats.timed("plan"):
@@ -130,7 +132,7 @@ class SourceRows:
     def decode(self, work: RowWork, train_step: int, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         """Decode a window that was read into `row` of `slots`."""
         frames = 0
-        key = self.dataset.episode_key(work.episode)
+        key = functools.partial(self.dataset.episode_key, work.episode)
         with at(dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step):
             for stream in work.streams:
                 shard = stream.track.file if stream.track else None

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trajload.decode import DecodeContext
+from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.job import Job, RowWork
 
 __all__ = ["QueuedUnits", "RowUnit", "RowUnits", "Unit", "UnitPlanner"]
@@ -33,6 +35,11 @@ class Unit(Protocol):
     @property
     def num_parts(self) -> int:
         """How much of `Job.remaining` is done once it has run."""
+        ...
+
+    @property
+    def has_reads(self) -> bool:
+        """Whether `read` does anything: units without go straight to a decoder thread."""
         ...
 
     def read(self) -> None:
@@ -83,8 +90,9 @@ class UnitPlanner(Protocol):
 class QueuedUnits:
     """Units that wait for nothing: read and run in the order of the batches. Subclasses say what they are."""
 
-    def __init__(self, builder: BatchBuilder, num_decoders: int) -> None:
+    def __init__(self, builder: BatchBuilder, num_decoders: int = 1) -> None:
         self._builder = builder
+        self._refs = RefsAhead(builder)
         self._changed = threading.Condition()
         self._to_read: deque[Unit] = deque()
         self._to_run: deque[Unit] = deque()
@@ -94,11 +102,11 @@ class QueuedUnits:
         self._fresh: deque[Sequence[Unit]] = deque()
 
     def units(self, job: Job) -> Sequence[Unit]:
-        """Return the work on a fresh job, in the order in which it should begin."""
+        """Return the work on a fresh job, in the order in which it should begin; none if it was done at once."""
         raise NotImplementedError
 
     def open_job(self, train_step: int) -> Job:
-        job = self._builder.open_job(train_step)
+        job = self._builder.open_job(train_step, self._refs(train_step))
         units = self.units(job)
         self._fresh.append(units)
         job.remaining = sum(unit.num_parts for unit in units)
@@ -106,7 +114,8 @@ class QueuedUnits:
 
     def begin(self, job: Job) -> None:
         with self._changed:
-            self._to_read.extend(self._fresh.popleft())
+            for unit in self._fresh.popleft():
+                (self._to_read if unit.has_reads else self._to_run).append(unit)
             self._changed.notify_all()
 
     def look_ahead(self) -> None:
@@ -145,26 +154,34 @@ class QueuedUnits:
 
 
 class RowUnit:
-    """One row, all streams."""
+    """One row: all streams and keys, or `choices` only, where the rest of the row is in place before this runs."""
 
+    has_reads = True
     num_parts = 1
 
-    def __init__(self, builder: BatchBuilder, job: Job, row: int) -> None:
+    def __init__(
+        self, builder: BatchBuilder, job: Job, row: int, choices: Sequence[StreamChoice] | None = None
+    ) -> None:
         self._builder = builder
         self.job = job
         self.row = row
+        self._choices = choices
         self._work: RowWork | None = None
 
     def read(self) -> None:
-        self._work = self._builder.read_row(self.job, self.row)
+        self._work = self._builder.read_row(self.job, self.row, self._choices)
 
     def run(self, context: DecodeContext) -> None:
         # A row that could not be read is repeated from the start here, where the policy for bad windows lives.
-        self._builder.build_row(self.job, self.row, context, self._work)
+        if self._choices is None:
+            self._builder.build_row(self.job, self.row, context, self._work)
+        else:
+            self._builder.build_part(self.job, self.row, context, self._choices, self._work)
 
 
 class RowUnits(QueuedUnits):
     """One unit for each row: what works for every stream and order."""
 
     def units(self, job: Job) -> Sequence[Unit]:
+        job.slots.open()
         return [RowUnit(self._builder, job, b) for b in range(job.num_rows)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from trajload.errors import ConfigError, WindowError
 from trajload.refs import Track
+from trajload.sources.columns import ArrayColumns, ClockColumns
 from trajload.spec import StreamSpec
 from trajload.storage import ByteStore
 from trajload.types import Int8Array, Int64Array
@@ -106,6 +107,17 @@ class Dataset(ABC):
         """Return whether `episode` has at least one row of `stream`."""
         track = self.track(episode, stream)
         return track is not None and track.num_rows > 0
+
+    def array_columns(self, episode: int, stream: str) -> ArrayColumns | None:
+        """Return the raw arrays of a stepwise stream in `episode` and its neighbours, or None: ask `track`, one by one.
+
+        An override is worth it where an index holds many episodes in columns.
+        """
+        return None
+
+    def clock_columns(self, episode: int) -> ClockColumns | None:
+        """Return the uniform step clocks of `episode` and its neighbours, or None: ask `step_times_ns`, one by one."""
+        return None
 
     def check_episode(self, episode: int) -> int:
         """Return `episode` as a non-negative index, or raise WindowError."""

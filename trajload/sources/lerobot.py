@@ -13,6 +13,7 @@ import numpy as np
 from trajload.errors import ConfigError, SourceError, WindowError, at
 from trajload.refs import TableTrack, Track, VideoIndex
 from trajload.sources.base import Dataset, EpisodeInfo
+from trajload.sources.columns import ClockColumns
 from trajload.sources.index_cache import IndexCache, default_cache_dir
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable, read_episodes
 from trajload.sources.lerobot_files import dataset_digest, present_data, present_video, scan_files
@@ -280,6 +281,18 @@ class LeRobotSource(Dataset):
             )
         with at(dataset=self.name, episode=self.episode_key(i), stream="timestamp"):
             return self._times.times_ns(i, steps, lambda: self._timestamps(i))
+
+    def clock_columns(self, episode: int) -> ClockColumns | None:
+        i = self.check_episode(episode)
+        self.step_times_ns(i, np.zeros(1, dtype=np.int64))  # looks at the episode's timestamps, once
+        clock = self._times.uniform(i)
+        if clock is None:
+            return None
+        rate = clock.rate_hz
+        num_1, den_1, start_1 = (
+            np.array([x], dtype=np.int64) for x in (rate.numerator, rate.denominator, clock.start_ns)
+        )
+        return ClockColumns(i, num_1, den_1, start_1)
 
     def _timestamps(self, i: int) -> np.ndarray | None:
         file = self._episodes.data_file(i)

@@ -46,10 +46,7 @@ def tensors(y: np.ndarray, u: np.ndarray, v: np.ndarray) -> tuple[torch.Tensor, 
 def kernel_picture(y: np.ndarray, u: np.ndarray, v: np.ndarray, index: VideoIndex) -> np.ndarray:
     out = np.empty((3, *y.shape), np.uint8)
     coefficients = swscale_coefficients(index.pix_fmt, index.color_space, index.color_range)
-    buffer = np.empty((8, y.shape[1] + 1), np.int16)
-    kernels.yuv420_to_rgb(
-        y.reshape(-1), u.reshape(-1), v.reshape(-1), y.shape[1], u.shape[1], coefficients, buffer, out
-    )
+    kernels.yuv420_to_rgb(y.reshape(-1), u.reshape(-1), v.reshape(-1), y.shape[1], u.shape[1], coefficients, out)
     return out
 
 
