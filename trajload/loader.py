@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn
 
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
-from trajload.decode import DecodeContext
+from trajload.decode.devices import DecodeMode
 from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.engine import Engine
@@ -56,6 +56,9 @@ class Loader:
             function of seed, epoch, window and place in the list.
         load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
             number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
+        pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
+            lanes need, within bounds; 0: every window is decoded by itself.
+        decode: Who decodes colour video: 'cpu'; 'cuda', an NVIDIA GPU; 'auto', the faster one if both give the same bytes.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -88,32 +91,30 @@ class Loader:
         on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
         load_weights: LoadWeights = None,
+        pool_bytes: int | None = None,
+        decode: DecodeMode = "cpu",
     ) -> None:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
-        self._engine = Engine(
-            self.dataset,
-            window=window,
-            streams=streams,
-            episodes=episodes,
-            transforms=transforms,
-            order=order,
-            seed=seed,
-            global_batch_size=global_batch_size,
-            num_epochs=num_epochs,
-            drop_last=drop_last,
-            world=self.world,
-            on_error=on_error,
-            num_workers=num_workers,
-            prefetch=prefetch,
-            load_weights=load_weights,
-            workers=workers,
-            worker_timeout_s=worker_timeout_s,
-        )
+        arguments: dict[str, Any] = {
+            **{
+                "window": window,
+                "streams": streams,
+                "episodes": config.kept(episodes),
+                "transforms": config.kept(transforms),
+            },
+            **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
+            **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights, "decode": decode},
+            **{"num_workers": num_workers, "workers": workers, "worker_timeout_s": worker_timeout_s},
+            **{"prefetch": prefetch, "pool_bytes": pool_bytes},
+        }
+        self._engine = Engine(self.dataset, world=self.world, **arguments)
+        self.arguments = {"dataset": self.dataset, "rank": rank, "world_size": world_size, **arguments}
+        """What the loader was built from: `Loader(**arguments)` gives the same batches."""
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0
         self._prefetcher: Batches | None = None
-        self._plain, self._context = ForkLock(), DecodeContext()
+        self._plain, self._context = ForkLock(), self._engine.builder.new_context()
 
     # ---- what it is ----
 
@@ -143,16 +144,20 @@ class Loader:
         return self._engine.sampler.num_windows
 
     @property
+    def num_train_steps(self) -> int | None:
+        """Train_steps of the whole run; None without `num_epochs`."""
+        return self._engine.sampler.num_train_steps
+
+    @property
     def steps_per_epoch(self) -> float:
         """Train_steps of one epoch; not whole where batches run across epoch ends."""
         return self.num_windows / self.global_batch_size
 
     def __len__(self) -> int:
         """Train_steps of the whole run; TypeError without `num_epochs`."""
-        num_train_steps = self._engine.sampler.num_train_steps
-        if num_train_steps is None:
+        if self.num_train_steps is None:
             raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
-        return num_train_steps
+        return self.num_train_steps
 
     def __repr__(self) -> str:
         return (
@@ -281,7 +286,7 @@ class Loader:
         self._claim()
         with self._plain:
             self._context.close()
-            self._context = DecodeContext()
+            self._context = self._engine.builder.new_context()
         self._engine.close()
         self.dataset.close()
 

@@ -66,6 +66,8 @@ LOADER_ARGUMENTS = [
     "on_error",
     "transforms",
     "load_weights",
+    "pool_bytes",
+    "decode",
 ]
 
 ERRORS = [

@@ -38,6 +38,13 @@ __all__ = [
 _MAX_SAMPLES = 1 << 24
 
 
+def current_device() -> int:
+    """Return the CUDA device that this process has set, 0 where there is none."""
+    import torch
+
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
+
+
 def cuda_problem(device: int) -> str | None:
     """Return why torch cannot use CUDA device `device` here, or None if it can."""
     try:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -62,14 +63,14 @@ class StreamChoice:
         self.device = device
 
 
-def video_devices(mode: DecodeMode, *, num_threads: int = 1, device: int = 0) -> VideoDevices | None:
+def video_devices(mode: DecodeMode, *, num_threads: int = 1, device: int | None = None) -> VideoDevices | None:
     """Return who decides where video is decoded, for `DecodeContext(devices=...)`; None where all of it is the CPU's.
 
     Args:
         mode: "cpu"; "cuda" for NVDEC, an error where it is missing; "auto" for the faster of both where they give the
             same bytes, the CPU where there is no device.
         num_threads: Decoder threads that share the work: under "auto" the device must beat all of them together.
-        device: CUDA device of this process.
+        device: CUDA device; None takes the one that this process has set (`torch.cuda.set_device`).
 
     Raises:
         ConfigError: An unknown mode.
@@ -110,6 +111,10 @@ class VideoDevices:
         self._lock = threading.Lock()
         self._choices: dict[tuple[Any, ...], StreamChoice] = {}
         self._num_windows = {"cpu": 0, "cuda": 0}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process finds out for itself.
+        return partial(video_devices, self.mode, num_threads=self._num_threads, device=self.device), ()
 
     def decode(
         self,

@@ -48,17 +48,22 @@ class NvdecStatus:
     """Number of the CUDA device; None for `DeviceDecoder`'s way with software."""
 
 
-def find_nvdec(device: int = 0) -> NvdecStatus:
-    """Return whether NVDEC can be used here, with the reason; never raises.
+def find_nvdec(device: int | None = None) -> NvdecStatus:
+    """Return whether NVDEC can be used here, with the reason; never raises. None is the process's current CUDA device.
 
     Looks at PyAV's build and at torch, and opens the device once: where there is none that takes some milliseconds, where there is
     one it makes its CUDA context.
     """
+    number = device or 0
     try:
-        reason = _missing(device)
+        if device is None:
+            from trajload.decode.device_pixels import current_device
+
+            number = current_device()
+        reason = _missing(number)
     except Exception as err:  # a broken driver fails in many ways, and every one of them means no
         reason = f"{type(err).__name__}: {err}"
-    return NvdecStatus(reason is None, reason or f"CUDA device {device}", device)
+    return NvdecStatus(reason is None, reason or f"CUDA device {number}", number)
 
 
 def _missing(device: int) -> str | None:

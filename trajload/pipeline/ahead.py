@@ -23,8 +23,7 @@ class RefsAhead:
     def __init__(self, builder: BatchBuilder) -> None:
         self._builder = builder
         self._ready: deque[BatchRefs] = deque()
-        num_rows = builder.rows.stop - builder.rows.start
-        self._num_ahead = max(1, min(_MAX_STEPS, _MAX_WINDOWS // max(num_rows, 1)))
+        self._num_ahead = max(1, min(_MAX_STEPS, _MAX_WINDOWS // max(builder.num_rows, 1)))
 
     def __call__(self, train_step: int) -> BatchRefs | None:
         """Return the windows of `train_step`, or None where they are to be asked for one by one."""

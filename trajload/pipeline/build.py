@@ -17,6 +17,7 @@ from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots, SlotPlan
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
+from trajload.decode.devices import VideoDevices
 from trajload.errors import StageFailedError, TrajloadError, at
 from trajload.pipeline.config import OnError, StreamChoice
 from trajload.pipeline.job import Job, RowWork
@@ -74,6 +75,8 @@ class BatchBuilder:
         """Train_step → where its rows are written; None for memory of this process."""
         self.first_row = 0
         """Of the part in the rank's batch, for messages."""
+        self.devices: VideoDevices | None = None
+        """Who decodes video where not all of it is the CPU's; one for all threads of the process."""
         self.num_steps = self.sources[0].window.num_steps
         self.layout: dict[str, StreamLayout] = {}
         """Of the batch: each picture and signal stream of any source, as it is after transforms."""
@@ -85,14 +88,24 @@ class BatchBuilder:
         self._slot_plans: dict[int, SlotPlan] = {}
 
     @property
+    def num_rows(self) -> int:
+        """Rows of a batch that are built here, without load weights."""
+        rows = self.rows if self.part is None else self.part(self.rows)
+        return rows.stop - rows.start
+
+    @property
     def batch_bytes(self) -> int:
         """Bytes of one batch's streams; of ragged ones as if each place had one row."""
-        return sum(layout.window_bytes for layout in self.layout.values()) * (self.rows.stop - self.rows.start)
+        return sum(layout.window_bytes for layout in self.layout.values()) * self.num_rows
 
     @property
     def pads_rows(self) -> bool:
         """Whether batches have the key `row_is_pad`: finite runs that pad their last batch."""
         return self.sampler.num_train_steps is not None
+
+    def new_context(self) -> DecodeContext:
+        """Return what one thread decodes with."""
+        return DecodeContext(devices=self.devices)
 
     def source_of(self, job: Job, b: int) -> SourceRows:
         """Return what makes row `b`."""

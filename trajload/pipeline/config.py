@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -225,3 +225,8 @@ def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int) -> tup
         depth,
         f"auto: {_MAX_AUTO_DEPTH} at most, {fits} batches of {batch_bytes} bytes fit in {_PREFETCH_BYTES} bytes",
     )
+
+
+def kept(value: Any) -> Any:
+    """Return `value`, or what an iterator yields as a list, so that it can be read again."""
+    return list(value) if isinstance(value, Iterator) else value

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from trajload.augment.contract import Transform
 from trajload.costs.table import CostTable
+from trajload.decode.devices import DecodeMode, video_devices
 from trajload.errors import ConfigError
 from trajload.pipeline import config as settings
+from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.gather import GatherUnits, make_gather
 from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
+from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
-from trajload.pipeline.units import RowUnits, UnitPlanner
+from trajload.pipeline.units import QueuedUnits, RowUnits
 from trajload.pipeline.workers import Batches, Workers
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.mixture_sources import Mixture
@@ -65,8 +68,10 @@ class Engine:
         num_workers: int | None,
         prefetch: int | Literal["auto"],
         load_weights: LoadWeights,
+        pool_bytes: int | None,
         workers: str = "threads",
         worker_timeout_s: float | None = None,
+        decode: DecodeMode = "cpu",
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
         self.quarantine, self.stats = Quarantine(most), StageStats()
@@ -97,6 +102,11 @@ class Engine:
         )
         self.gather = make_gather(self.builder)
         self.num_workers = settings.check_workers(num_workers)
+        self.builder.devices = video_devices(decode, num_threads=max(self.num_workers, 1))
+        if decode == "cuda":
+            # Its pictures may differ from the CPU's by a grey level; those of "auto" do not.
+            self.config["decode"] = decode
+        self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
         self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
         self.workers = Workers(workers, worker_timeout_s)
         self.workers.bind(self)
@@ -146,27 +156,40 @@ class Engine:
 
     def start_threads(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
+        stop, planner = self.sampler.num_train_steps, None
+        if self.pool.num_bytes:
+            planner = BlockUnits(
+                self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
+            )
         return Prefetcher(
             self.builder,
             start=train_step,
-            stop=self.sampler.num_train_steps,
+            stop=stop,
             depth=self.depth,
             num_decoders=self.num_workers,
-            planner=self._planner(),
+            planner=planner or self._units(),
         )
 
     def inline(self) -> InlineRun:
         """Return what makes batches in the calling thread."""
-        return InlineRun(self.builder, self._planner())
+        return InlineRun(self.builder, self._units())
 
-    def _planner(self) -> UnitPlanner:
-        return RowUnits(self.builder) if self.gather is None else GatherUnits(self.builder, self.gather)
+    def _units(self) -> QueuedUnits:
+        if self.gather is None:
+            return RowUnits(self.builder, self.num_workers)
+        return GatherUnits(self.builder, self.gather, self.num_workers)
 
     def for_worker(self, num_threads: int) -> Engine:
         """Return what a worker process is sent: this engine with so many decoder threads. `worker_main` takes a part."""
         out = copy.copy(self)
         out.num_workers, out.workers, out.gather = num_threads, Workers(), None
         return out
+
+    def take_part(self, part: Callable[[slice], slice], num_parts: int) -> None:
+        """Build only a part of this rank's rows from now on, with its share of the memory: in a worker process."""
+        self.builder.part = part
+        self.gather = make_gather(self.builder)
+        self.pool = self.pool.share(num_parts)
 
     def close(self) -> None:
         """End worker processes, and let go of memory and mappings that are not in use. Idempotent."""
@@ -203,6 +226,8 @@ class Engine:
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
             **self.workers.figures(),
+            **({} if self.builder.devices is None else {"decode": self.builder.devices.report()}),
+            "pool": pool_figures(self.pool, self.stats),
             **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
 

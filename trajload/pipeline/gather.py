@@ -24,7 +24,7 @@ from trajload.pipeline.gather_kernel import BAD, READY, gather_streams, readines
 from trajload.pipeline.gather_table import GatherTable, Memory, choose_gathered, default_resident_bytes, row_bytes
 from trajload.pipeline.job import Job
 from trajload.pipeline.source_rows import SourceRows
-from trajload.pipeline.units import RowUnit, RowUnits, Unit
+from trajload.pipeline.units import QueuedUnits, RowUnit, RowUnits, Unit
 from trajload.types import Int64Array
 
 __all__ = ["GatherPart", "GatherUnit", "GatherUnits", "make_gather"]
@@ -152,6 +152,10 @@ class GatherPart:
         """Return the streams of a source that others must write; this writes all else, and the keys."""
         return self._parts[source].rest
 
+    def run_all(self, job: Job) -> bool:
+        """Write all rows of a batch and return True, or False where the plain path has to."""
+        return self.takes(job) and all(self.run(job, row_G) for row_G in self.splits(job.num_rows))
+
     def takes(self, job: Job) -> bool:
         """Return whether no row is known to be bad."""
         quarantine = self._builder.quarantine
@@ -270,6 +274,7 @@ class GatherUnit:
     """Some rows of a batch that is gathered whole; built plainly, one after the other, where the gather steps back."""
 
     has_reads = False
+    num_parts = 1
 
     def __init__(self, builder: BatchBuilder, part: GatherPart, job: Job, row_G: Int64Array) -> None:
         self._builder = builder
@@ -287,11 +292,11 @@ class GatherUnit:
                 self._builder.build_row(self.job, b, context)
 
 
-class GatherUnits:
+class GatherUnits(QueuedUnits):
     """Gathers what can be gathered, and leaves the rest of each row to a unit of its own."""
 
-    def __init__(self, builder: BatchBuilder, part: GatherPart) -> None:
-        self._builder = builder
+    def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1) -> None:
+        super().__init__(builder, num_decoders)
         self._part = part
         self._plain = RowUnits(builder)
 
@@ -311,6 +316,3 @@ class GatherUnits:
             return []
         sources = job.refs.source_B.tolist()
         return [RowUnit(self._builder, job, b, part.rest(source)) for b, source in enumerate(sources)]
-
-    def close(self) -> None:
-        pass

@@ -6,7 +6,7 @@ from trajload.collate.batch import Batch
 from trajload.decode import DecodeContext
 from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.units import UnitPlanner
+from trajload.pipeline.units import QueuedUnits
 
 __all__ = ["InlineRun"]
 
@@ -14,7 +14,7 @@ __all__ = ["InlineRun"]
 class InlineRun:
     """Makes batches of consecutive train_steps when they are asked for. For one thread at a time."""
 
-    def __init__(self, builder: BatchBuilder, planner: UnitPlanner) -> None:
+    def __init__(self, builder: BatchBuilder, planner: QueuedUnits) -> None:
         self._builder = builder
         self._planner = planner
         self._refs = RefsAhead(builder)

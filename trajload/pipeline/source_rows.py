@@ -114,7 +114,7 @@ class SourceRows:
             planned = self.planner.plan(choice, track, episode, anchor, own)
             ranges = plan_reads(track, planned.rows) if len(planned.rows) else []
         with self.stats.timed("read"), at(shard=track.file):
-            blobs = [self._fetch(where) for where in ranges]
+            blobs = [self.fetch(where) for where in ranges]
         return StreamWork(choice, track, planned, ranges, blobs)
 
     def steps_of(self, anchor: int) -> tuple[int, int]:
@@ -122,7 +122,8 @@ class SourceRows:
         first = anchor + self.window.first_offset
         return first, first + self.window.span
 
-    def _fetch(self, where: ByteRange) -> bytes:
+    def fetch(self, where: ByteRange) -> bytes:
+        """Return bytes of the dataset's files, counted."""
         self.stats.count(bytes_read=where.size)
         return self.dataset.store.read(where)
 

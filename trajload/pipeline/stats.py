@@ -44,6 +44,7 @@ class StageStats:
         with self._lock:
             self._seconds = dict.fromkeys(STAGES, 0.0)
             self._counts: dict[str, int] = {}
+            self._levels: dict[str, int] = {}
             self._since = time.perf_counter()
             self._first_batch_s: float | None = None
 
@@ -82,6 +83,17 @@ class StageStats:
             for stage, spent in seconds.items():
                 self._seconds[stage] = self._seconds.get(stage, 0.0) + spent
         self.count(**counts)
+
+    def level(self, name: str, amount: int) -> None:
+        """Set `<name>_used_bytes`, and raise `<name>_peak_bytes` to it where that is lower."""
+        with self._lock:
+            self._levels[f"{name}_used_bytes"] = amount
+            self._levels[f"{name}_peak_bytes"] = max(self._levels.get(f"{name}_peak_bytes", 0), amount)
+
+    def counted(self, *names: str) -> dict[str, int]:
+        """Return the named counters and levels; levels are of this process alone."""
+        with self._lock:
+            return {name: self._counts.get(name, self._levels.get(name, 0)) for name in names}
 
     def delivered(self) -> None:
         """Note that a batch reached the consumer."""

@@ -23,7 +23,6 @@ from trajload.collate.slots import BatchSlots
 from trajload.errors import StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.engine import Engine
-from trajload.pipeline.gather import make_gather
 from trajload.pipeline.job import Job
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.shared_batch import arena_of, map_file
@@ -201,8 +200,7 @@ class _Worker:
     def __init__(self, channel: Channel, engine: Engine, number: int, num_workers: int) -> None:
         self.channel, self.engine, self.number, self.num_workers = channel, engine, number, num_workers
         builder = engine.builder
-        builder.part = partial(part_of, number=number, num_parts=num_workers)
-        engine.gather = make_gather(builder)
+        engine.take_part(partial(part_of, number=number, num_parts=num_workers), num_workers)
         self.news = _News(engine.quarantine.most)
         engine.quarantine = builder.quarantine = self.news
         engine.stats.reset()

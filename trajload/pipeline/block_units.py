@@ -1,0 +1,380 @@
+"""Batches cut into blocks to be decoded and rows to be copied from them: the planner behind `order="interleaved"`.
+
+The thread that opens batches looks `horizon` train_steps ahead of them and tells the pool which block each row takes.
+Decoders then ask for work: rows of the earliest batch whose blocks are there, or the block that is needed first, and
+with time and room to spare the blocks of batches to come. No thread waits inside a piece of work, and the row that is
+needed first always finds room, since all that is used later may be evicted for it: so there is no deadlock, however
+small the pool.
+"""
+
+# Shapes: B rows of this rank's batch
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trajload.decode import DecodeContext
+from trajload.pipeline.ahead import RefsAhead
+from trajload.pipeline.block_plan import plan_block
+from trajload.pipeline.block_pool import Block, BlockPool, State
+from trajload.pipeline.block_rows import BlockRows
+from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.gather import GatherPart
+from trajload.pipeline.job import Job
+from trajload.pipeline.pool_budget import PoolBudget
+from trajload.pipeline.units import Unit
+from trajload.sampling.interleaved import BlockUses
+from trajload.sampling.sampler import BatchRefs
+
+__all__ = ["BlockUnits"]
+
+_MIN_HORIZON, _MAX_HORIZON = 32, 256
+_AHEAD_PER_JOB = 8
+"""Train_steps looked ahead for each one opened, so that the first batch does not wait for all of the horizon."""
+_PATIENCE = 8
+"""Horizons."""
+
+
+@dataclass(slots=True, eq=False)
+class _Steps:
+    """A train_step that was looked at: its windows and their blocks."""
+
+    refs: BatchRefs
+    blocks: list[Block | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A batch whose rows are not all handed out."""
+
+    job: Job
+    blocks: list[Block | None]
+    is_gathered: bool
+    """Whether keys and low-dimensional streams are in place."""
+    ready: list[int] = field(default_factory=list)
+    """Rows whose block is there, or that need none."""
+    num_left: int = 0
+    """Rows not handed out."""
+
+
+class BlockUnits:
+    """A `UnitPlanner`; see the module.
+
+    Args:
+        builder: Makes rows the plain way, where a block cannot be used.
+        budget: Of the pool.
+        gather: Writes keys and low-dimensional streams of a whole batch at once; None where nothing can be gathered.
+        start: First train_step.
+        stop: Half-open end of a finite run, None without end.
+        num_decoders: Decoder threads.
+    """
+
+    def __init__(
+        self,
+        builder: BatchBuilder,
+        budget: PoolBudget,
+        gather: GatherPart | None = None,
+        *,
+        start: int,
+        stop: int | None,
+        num_decoders: int,
+    ) -> None:
+        self._builder = builder
+        self._refs = RefsAhead(builder)
+        self._gather = gather
+        self._rows = BlockRows(builder, gather)
+        self._is_gathered = False
+        self._budget = budget
+        self._num_rows = builder.sampler.global_batch_size
+        """Positions of a train_step: no rank has more rows."""
+        self._horizon = min(max(_MIN_HORIZON, 2 * budget.lanes_per_row), _MAX_HORIZON)
+        patience = _PATIENCE * self._horizon * self._num_rows
+        self._pool = BlockPool(budget.num_bytes, builder.stats, patience, self._evicted)
+        self._changed = threading.Condition()
+        self._is_stopped = False
+        self._stop_at = stop
+        self._seen: dict[int, _Steps] = {}
+        self._next_seen = start
+        self._ahead = 0
+        self._open: dict[int, _Open] = {}
+        self._opened = start * self._num_rows
+        """First position beyond the batches that are open."""
+        self._chunk = max(1, -(-builder.num_rows // num_decoders))
+        self._max_read = max(2 * num_decoders, 4)
+
+    # ---- planning: the thread that opens batches ----
+
+    def open_job(self, train_step: int) -> Job:
+        self._look_at(train_step)
+        job = self._builder.open_job(train_step, self._seen[train_step].refs)
+        job.remaining = job.num_rows
+        # At once, so that whoever writes a row finds its keys in place.
+        self._is_gathered = self._gather is not None and job.num_rows > 0 and self._gather.run_all(job)
+        if not self._is_gathered:
+            job.slots.open()
+        return job
+
+    def begin(self, job: Job) -> None:
+        with self._changed:
+            blocks = self._seen.pop(job.train_step).blocks
+            ready = [b for b, block in enumerate(blocks) if block is None or block.state in (State.READY, State.FAILED)]
+            if blocks:
+                self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
+            self._opened = (job.train_step + 1) * self._num_rows
+            self._changed.notify_all()
+
+    def look_ahead(self) -> None:
+        self._ahead = min(self._ahead + _AHEAD_PER_JOB, self._horizon)
+        last = self._opened // self._num_rows + self._ahead
+        if self._stop_at is not None:
+            last = min(last, self._stop_at)
+        while self._next_seen < last and not self._is_stopped:
+            self._look_at(self._next_seen)
+
+    def _look_at(self, train_step: int) -> None:
+        """Note which blocks the rows of a train_step take. Nothing is noted twice."""
+        if train_step < self._next_seen:
+            return
+        with self._builder.stats.timed("plan"):
+            refs = self._refs(train_step)
+            if refs is None:
+                refs = self._builder.sampler.refs(train_step, self._builder.rows_at(train_step))
+            rows = _columns(refs, self._builder.sampler.block_uses(refs))
+        blocks: list[Block | None] = []
+        position = train_step * self._num_rows
+        with self._changed:
+            for b, (source, epoch, lane, number, episode, first, size, is_last, is_pad) in enumerate(rows):
+                if number < 0 or not self._rows.pictures[source]:
+                    blocks.append(None)
+                    continue
+                key = (source, epoch, lane, number)
+                # Rows that fill up the last batch repeat the last window, and nothing comes after them.
+                block = self._pool.use(key, episode, first, size, position + b, is_last=is_last or is_pad)
+                blocks.append(block)
+            self._seen[train_step] = _Steps(refs, blocks)
+            self._next_seen = train_step + 1
+            self._changed.notify_all()
+
+    # ---- which work is next ----
+
+    def next_read(self) -> Unit | None:
+        with self._changed:
+            while not self._is_stopped:
+                block = self._first_wanted(State.NEW)
+                if block is not None and (self._pool.num_read < self._max_read or block.next_use < self._opened):
+                    return self._hand_out(block, State.READING)
+                self._changed.wait()
+            return None
+
+    def was_read(self, unit: Unit) -> None:
+        pass
+
+    def next_run(self) -> Unit | None:
+        with self._changed:
+            while not self._is_stopped:
+                unit = self._pick()
+                if unit is not None:
+                    return unit
+                self._changed.wait()
+            return None
+
+    def _pick(self) -> Unit | None:
+        """Return what a decoder should do now: what the earliest train_step needs, rows first."""
+        rows = self._first_ready()
+        block = self._first_wanted()
+        if block is not None and (rows is None or block.next_use < rows.job.train_step * self._num_rows):
+            unit = self._pick_block(block)
+            if unit is not None:
+                return unit
+            rows = self._first_ready()  # looking for room may have evicted what was ready
+        return None if rows is None else self._pick_rows(rows)
+
+    def _first_ready(self) -> _Open | None:
+        return next((opened for opened in self._open.values() if opened.ready), None)
+
+    def _first_wanted(self, state: State | None = None) -> Block | None:
+        """Return the wanted block (in that state) that is used first."""
+        best: Block | None = None
+        for block in self._pool.wanted.values():
+            if (state is None or block.state is state) and (best is None or block.uses[0] < best.uses[0]):
+                best = block
+        return best
+
+    def _pick_block(self, block: Block) -> Unit | None:
+        is_urgent = block.next_use < self._opened
+        if block.state is State.NEW:
+            if is_urgent:
+                return self._hand_out(block, State.READING)
+            found = self._first_wanted(State.READ)  # the reader is on its way to the other
+            if found is None:
+                return None
+            block = found
+        if not self._pool.make_room(block, self._opened, is_urgent=is_urgent):
+            return None
+        return self._hand_out(block, State.DECODING)
+
+    def _hand_out(self, block: Block, state: State) -> Unit:
+        self._pool.begin(block, state)
+        return _Reading(self, block) if state is State.READING else _Decoding(self, block)
+
+    def _pick_rows(self, opened: _Open) -> Unit:
+        rows = opened.ready[: self._chunk]
+        del opened.ready[: self._chunk]
+        opened.num_left -= len(rows)
+        if not opened.num_left:
+            del self._open[opened.job.train_step]
+        blocks = [opened.blocks[b] for b in rows]
+        for block in blocks:
+            if block is not None:
+                block.pins += 1
+        return _Copying(self, opened, rows, blocks)
+
+    # ---- the work ----
+
+    def read_block(self, block: Block) -> None:
+        """Plan a block and fetch its bytes."""
+        try:
+            source = self._builder.sources[block.key[0]]
+            with self._builder.stats.timed("plan"):
+                block.plan = plan_block(
+                    source, self._rows.pictures[block.key[0]], block.episode, block.first_window_id, block.num_windows
+                )
+            if needed := self._pool.too_large(block):
+                block.error = self._budget.too_small(needed) if self._budget.is_asked else None
+                state = State.FAILED
+            else:
+                block.plan.read()
+                state = State.READ
+        except Exception:
+            state = State.FAILED
+        self._end(block, state)
+
+    def decode_block(self, block: Block, context: DecodeContext) -> None:
+        """Decode a block into the memory found for it."""
+        plan = block.plan
+        assert plan is not None
+        try:
+            plan.read()  # again, where it was evicted
+            memory = self._pool.arena.memory[block.offset : block.offset + plan.num_bytes]
+            with self._builder.stats.timed("decode"):
+                num_decoded = plan.decode(memory, context)
+            self._builder.stats.count(frames_decoded=num_decoded)
+            state = State.READY
+        except Exception:
+            state = State.FAILED
+        self._end(block, state)
+
+    def _end(self, block: Block, state: State) -> None:
+        with self._changed:
+            self._pool.end(block, state)
+            if state is State.FAILED:
+                self._builder.stats.count(blocks_failed=1)
+            if state in (State.READY, State.FAILED):
+                for opened, b in self._open_rows(block):
+                    opened.ready.append(b)
+            self._changed.notify_all()
+
+    def _evicted(self, block: Block) -> None:
+        for opened, b in self._open_rows(block):
+            opened.ready.remove(b)
+
+    def _open_rows(self, block: Block) -> Iterator[tuple[_Open, int]]:
+        """Yield the rows of open batches that wait for a block; those handed out have pinned it."""
+        for position in block.uses:
+            train_step, b = divmod(position, self._num_rows)
+            opened = self._open.get(train_step)
+            if opened is not None:
+                yield opened, b
+
+    def write_rows(
+        self, job: Job, rows: list[int], blocks: list[Block | None], is_gathered: bool, context: DecodeContext
+    ) -> list[tuple[int, Exception]]:
+        """Write rows of a batch whose blocks are there; return what went wrong, by row."""
+        try:
+            return self._rows.write(job, rows, blocks, self._pool.arena.address, is_gathered, context)
+        finally:
+            with self._changed:
+                for b, block in zip(rows, blocks, strict=True):
+                    if block is not None:
+                        block.pins -= 1
+                        self._pool.used(block, job.train_step * self._num_rows + b)
+                self._changed.notify_all()
+
+    # ---- end ----
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._seen.clear()
+        self._open.clear()
+        self._pool.close()
+
+
+def _columns(refs: BatchRefs, uses: BlockUses | None) -> list[tuple[Any, ...]]:
+    """Return (source, epoch, lane, block, episode, first window, windows, ends there, fills up) of each row."""
+    if uses is None:  # no row at all: a rank of a batch smaller than the ranks
+        assert not len(refs)
+        return []
+    columns = (
+        *(refs.source_B, refs.epoch_B, uses.lane_B, uses.block_B, uses.episode_B),
+        *(uses.first_window_id_B, uses.size_B, uses.ends_B, refs.row_is_pad_B),
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+class _Reading:
+    """Plan a block and fetch its bytes, by whichever thread comes first."""
+
+    job, row, num_parts, has_reads = None, 0, 0, True
+
+    def __init__(self, planner: BlockUnits, block: Block) -> None:
+        self._planner, self._block = planner, block
+
+    def read(self) -> None:
+        self._planner.read_block(self._block)
+
+    def run(self, context: DecodeContext) -> None:
+        self._planner.read_block(self._block)
+
+
+class _Decoding:
+    """Decode a block."""
+
+    job, row, num_parts, has_reads = None, 0, 0, True
+
+    def __init__(self, planner: BlockUnits, block: Block) -> None:
+        self._planner, self._block = planner, block
+
+    def read(self) -> None:
+        raise NotImplementedError("blocks are read by units of their own")
+
+    def run(self, context: DecodeContext) -> None:
+        self._planner.decode_block(self._block, context)
+
+
+class _Copying:
+    """Write some rows of a batch."""
+
+    has_reads = False
+
+    def __init__(self, planner: BlockUnits, opened: _Open, rows: list[int], blocks: list[Block | None]) -> None:
+        self.job = opened.job
+        self._is_gathered = opened.is_gathered
+        self.row = rows[0]
+        self.num_parts = len(rows)
+        self._planner, self._rows, self._blocks = planner, rows, blocks
+
+    def read(self) -> None:
+        raise NotImplementedError("rows are read where they are written")
+
+    def run(self, context: DecodeContext) -> None:
+        errors = self._planner.write_rows(self.job, self._rows, self._blocks, self._is_gathered, context)
+        if errors:
+            self.row, err = min(errors, key=lambda pair: pair[0])
+            raise err
