@@ -181,11 +181,14 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
         left.append(f"child processes {sorted(extra)}")
     if extra_fds := new_fds():
         left.append(f"open descriptors {extra_fds}")
-    # Other processes of the machine use /dev/shm too, so only names that this project or torch would choose count.
+    # Other processes of the machine use /dev/shm too, so only names that this project or torch would choose count; and
+    # none where the developer says that others who get killed are at work beside the tests.
     names = {
         n
         for n in _shared_memory() - segments
-        if n.startswith(("trajload", "torch_", "psm_", "sem.")) and not _is_of_another_process(n)
+        if n.startswith(("trajload", "torch_", "psm_", "sem."))
+        and not os.environ.get("TRAJLOAD_TESTS_SHARE_MACHINE")
+        and not _is_of_another_process(n)
     }
     if names:
         left.append(f"shared memory {sorted(names)}")
