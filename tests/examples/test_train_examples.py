@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +27,43 @@ def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate(tmp_path_factory.mktemp("examples") / "small", num_episodes=8, length=EpisodeLength(30, 40))
 
 
-def start(folder: Path, example: str, *arguments: object) -> subprocess.Popen[str]:
-    folder.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, str(REPO / "examples" / example), *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPO), "PYTHONWARNINGS": "error"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Runs:
+    """Starts examples; none outlives the test."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, folder: Path, example: str, *arguments: object) -> subprocess.Popen[str]:
+        folder.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, str(REPO / "examples" / example), *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(REPO)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[str]) -> str:
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, err
+        return out
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            if process.stdout is not None and not process.stdout.closed:
+                process.communicate()
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, err
-    return out
+@pytest.fixture
+def runs() -> Iterator[Runs]:
+    started = Runs()
+    yield started
+    started.close()
 
 
 def losses(out: str) -> dict[int, str]:
@@ -57,12 +79,12 @@ def numbers(told: str) -> list[float]:
 
 
 def test_world_model_killed_and_resumed_prints_the_losses_of_a_run_that_was_not(
-    small_dataset: Path, tmp_path: Path
+    runs: Runs, small_dataset: Path, tmp_path: Path
 ) -> None:
     """SIGKILL between two checkpoints, then --resume: every loss printed is that of the whole run, digit by digit."""
     arguments = (small_dataset, "--steps", 30, "--checkpoint-every", 8, "--log-every", 1)
-    whole = start(tmp_path / "whole", "rssm_world_model.py", *arguments)
-    killed = start(tmp_path / "parts", "rssm_world_model.py", *arguments)
+    whole = runs.start(tmp_path / "whole", "rssm_world_model.py", *arguments)
+    killed = runs.start(tmp_path / "parts", "rssm_world_model.py", *arguments)
     assert killed.stdout is not None
     before = ""
     while 12 not in losses(before):  # checkpoints are after 8 and 16
@@ -70,17 +92,17 @@ def test_world_model_killed_and_resumed_prints_the_losses_of_a_run_that_was_not(
         assert line, "the run ended before it was killed"
         before += line
     killed.send_signal(signal.SIGKILL)
-    rest, _ = killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
+    before += killed.stdout.read()
+    assert killed.wait() == -signal.SIGKILL
 
-    out = finish(start(tmp_path / "parts", "rssm_world_model.py", *arguments, "--resume"))
+    out = runs.finish(runs.start(tmp_path / "parts", "rssm_world_model.py", *arguments, "--resume"))
     resumed_at = re.search(r"^resumed at train_step (\d+)$", out, re.MULTILINE)
     assert resumed_at is not None and int(resumed_at[1]) in (8, 16, 24)
-    expected_out = finish(whole)
+    expected_out = runs.finish(whole)
     expected = losses(expected_out)
     assert list(expected) == list(range(1, 31))
     assert losses(out) == {step: told for step, told in expected.items() if step > int(resumed_at[1])}
-    for step, told in losses(before + rest).items():
+    for step, told in losses(before).items():
         assert told == expected[step]
     # What comes after the last step is the same too: weights, and the batch that is imagined.
     assert out.splitlines()[-1] == expected_out.splitlines()[-1]
@@ -88,13 +110,13 @@ def test_world_model_killed_and_resumed_prints_the_losses_of_a_run_that_was_not(
     assert last < 0.7 * first
 
 
-def test_policy_learns_and_two_runs_print_the_same(small_dataset: Path, tmp_path: Path) -> None:
+def test_policy_learns_and_two_runs_print_the_same(runs: Runs, small_dataset: Path, tmp_path: Path) -> None:
     """The error of actions falls, ensembled chunks are smoother than the newest ones alone, and a run can be repeated."""
-    runs = [
-        start(tmp_path / folder, "act_policy.py", small_dataset, "--steps", 40, "--log-every", 1)
+    pair = [
+        runs.start(tmp_path / folder, "act_policy.py", small_dataset, "--steps", 40, "--log-every", 1)
         for folder in ("one", "two")
     ]
-    one, two = map(finish, runs)
+    one, two = map(runs.finish, pair)
     told = losses(one)
     assert told == losses(two) and list(told) == list(range(1, 41))
     action_K = [numbers(text)[1] for text in told.values()]
@@ -104,10 +126,12 @@ def test_policy_learns_and_two_runs_print_the_same(small_dataset: Path, tmp_path
     assert one.splitlines()[-3:] == two.splitlines()[-3:]
 
 
-def test_mixture_example_keeps_its_shares_and_learns_both_sources(small_dataset: Path, tmp_path: Path) -> None:
+def test_mixture_example_keeps_its_shares_and_learns_both_sources(
+    runs: Runs, small_dataset: Path, tmp_path: Path
+) -> None:
     """Nine to one before the change, half and half after it, to the row; the loss of each source falls."""
     arguments = (small_dataset, small_dataset, "--steps", 80, "--log-every", 20)
-    told = losses(finish(start(tmp_path / "run", "train_mixture.py", *arguments)))
+    told = losses(runs.finish(runs.start(tmp_path / "run", "train_mixture.py", *arguments)))
     rows = {step: [int(n) for n in re.findall(r"(\d+) rows", text)] for step, text in told.items()}
     assert rows == {20: [720, 80], 40: [720, 80], 60: [400, 400], 80: [400, 400]}
     first, last = numbers(told[20]), numbers(told[80])
