@@ -134,7 +134,7 @@ def losses(model: RSSM, batch: tl.Batch, noise: torch.Generator, top: int) -> di
     # Most of the pull goes to the prior: it shall come true, rather than the posterior become vague. One nat is free.
     pull_BT = 0.8 * kl(posterior.detach(), prior) + 0.2 * kl(posterior, prior.detach())
     surprise = masked_mean(pull_BT.clamp(min=1.0), seen_BT)
-    return {"loss": 5.0 * picture + 10.0 * reward + surprise, "picture": picture, "reward": reward, "kl": surprise}
+    return {"loss": 20.0 * picture + 10.0 * reward + surprise, "picture": picture, "reward": reward, "kl": surprise}
 
 
 @torch.no_grad()
