@@ -14,10 +14,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from trajload.decode import DecodeContext
-from trajload.pipeline.ahead import RefsAhead
+from trajload.pipeline.ahead import UsesAhead
 from trajload.pipeline.block_plan import plan_block
 from trajload.pipeline.block_pool import Block, BlockPool, State
 from trajload.pipeline.block_rows import BlockRows
@@ -26,7 +25,6 @@ from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
 from trajload.pipeline.pool_budget import PoolBudget
 from trajload.pipeline.units import Unit
-from trajload.sampling.interleaved import BlockUses
 from trajload.sampling.sampler import BatchRefs
 
 __all__ = ["BlockUnits"]
@@ -83,7 +81,7 @@ class BlockUnits:
         num_decoders: int,
     ) -> None:
         self._builder = builder
-        self._refs = RefsAhead(builder)
+        self._uses = UsesAhead(builder)
         self._gather = gather
         self._rows = BlockRows(builder, gather)
         self._is_gathered = False
@@ -93,7 +91,11 @@ class BlockUnits:
         self._horizon = min(max(_MIN_HORIZON, 2 * budget.lanes_per_row), _MAX_HORIZON)
         patience = _PATIENCE * self._horizon * self._num_rows
         self._pool = BlockPool(budget.num_bytes, builder.stats, patience, self._evicted)
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """There may be work for decoders."""
+        self._to_read = threading.Condition(lock)
+        """There may be work for readers."""
         self._is_stopped = False
         self._stop_at = stop
         self._seen: dict[int, _Steps] = {}
@@ -124,6 +126,7 @@ class BlockUnits:
             if blocks:
                 self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
+            self._to_read.notify()
             self._changed.notify_all()
 
     def look_ahead(self) -> None:
@@ -139,34 +142,32 @@ class BlockUnits:
         if train_step < self._next_seen:
             return
         with self._builder.stats.timed("plan"):
-            refs = self._refs(train_step)
-            if refs is None:
-                refs = self._builder.sampler.refs(train_step, self._builder.rows_at(train_step))
-            rows = _columns(refs, self._builder.sampler.block_uses(refs))
+            refs, rows = self._uses(train_step)
         blocks: list[Block | None] = []
         position = train_step * self._num_rows
         with self._changed:
-            for b, (source, epoch, lane, number, episode, first, size, is_last, is_pad) in enumerate(rows):
+            num_wanted = len(self._pool.wanted)
+            for b, (source, epoch, lane, number, episode, first, size, is_last) in enumerate(rows):
                 if number < 0 or not self._rows.pictures[source]:
                     blocks.append(None)
                     continue
                 key = (source, epoch, lane, number)
-                # Rows that fill up the last batch repeat the last window, and nothing comes after them.
-                block = self._pool.use(key, episode, first, size, position + b, is_last=is_last or is_pad)
-                blocks.append(block)
+                blocks.append(self._pool.use(key, episode, first, size, position + b, is_last=is_last))
             self._seen[train_step] = _Steps(refs, blocks)
             self._next_seen = train_step + 1
-            self._changed.notify_all()
+            if len(self._pool.wanted) > num_wanted:
+                self._to_read.notify()
+                self._changed.notify_all()
 
     # ---- which work is next ----
 
     def next_read(self) -> Unit | None:
         with self._changed:
             while not self._is_stopped:
-                block = self._first_wanted(State.NEW)
+                block = self._pool.first_wanted(State.NEW)
                 if block is not None and (self._pool.num_read < self._max_read or block.next_use < self._opened):
                     return self._hand_out(block, State.READING)
-                self._changed.wait()
+                self._to_read.wait()
             return None
 
     def was_read(self, unit: Unit) -> None:
@@ -195,20 +196,19 @@ class BlockUnits:
     def _first_ready(self) -> _Open | None:
         return next((opened for opened in self._open.values() if opened.ready), None)
 
-    def _first_wanted(self, state: State | None = None) -> Block | None:
-        """Return the wanted block (in that state) that is used first."""
-        best: Block | None = None
-        for block in self._pool.wanted.values():
-            if (state is None or block.state is state) and (best is None or block.uses[0] < best.uses[0]):
-                best = block
-        return best
+    def _first_wanted(self) -> Block | None:
+        """Return the wanted block that is used first."""
+        new, read = self._pool.first_wanted(State.NEW), self._pool.first_wanted(State.READ)
+        if new is None or read is None:
+            return new or read
+        return new if new.next_use < read.next_use else read
 
     def _pick_block(self, block: Block) -> Unit | None:
         is_urgent = block.next_use < self._opened
         if block.state is State.NEW:
             if is_urgent:
                 return self._hand_out(block, State.READING)
-            found = self._first_wanted(State.READ)  # the reader is on its way to the other
+            found = self._pool.first_wanted(State.READ)  # the reader is on its way to the other
             if found is None:
                 return None
             block = found
@@ -218,6 +218,8 @@ class BlockUnits:
 
     def _hand_out(self, block: Block, state: State) -> Unit:
         self._pool.begin(block, state)
+        if state is State.DECODING:
+            self._to_read.notify()  # there may be room for more bytes
         return _Reading(self, block) if state is State.READING else _Decoding(self, block)
 
     def _pick_rows(self, opened: _Open) -> Unit:
@@ -308,24 +310,13 @@ class BlockUnits:
     def stop(self) -> None:
         with self._changed:
             self._is_stopped = True
+            self._to_read.notify_all()
             self._changed.notify_all()
 
     def close(self) -> None:
         self._seen.clear()
         self._open.clear()
         self._pool.close()
-
-
-def _columns(refs: BatchRefs, uses: BlockUses | None) -> list[tuple[Any, ...]]:
-    """Return (source, epoch, lane, block, episode, first window, windows, ends there, fills up) of each row."""
-    if uses is None:  # no row at all: a rank of a batch smaller than the ranks
-        assert not len(refs)
-        return []
-    columns = (
-        *(refs.source_B, refs.epoch_B, uses.lane_B, uses.block_B, uses.episode_B),
-        *(uses.first_window_id_B, uses.size_B, uses.ends_B, refs.row_is_pad_B),
-    )
-    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 class _Reading:
