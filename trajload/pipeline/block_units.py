@@ -12,6 +12,7 @@ small the pool.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -29,9 +30,16 @@ from trajload.sampling.sampler import BatchRefs
 
 __all__ = ["BlockUnits"]
 
-_MIN_HORIZON, _MAX_HORIZON = 32, 256
+_MIN_HORIZON, _MAX_HORIZON = 64, 512
+_HORIZON_LANES = 16
+"""A horizon is so many times as long as a row has lanes: where all lanes begin at once, at the start of an epoch, that work
+is then spread so thin that it is hardly felt."""
+_MAX_PACE = 3.0
+"""Blocks ahead decoded in a train_step, as a multiple of what a train_step uses up."""
 _AHEAD_PER_JOB = 8
 """Train_steps looked ahead for each one opened, so that the first batch does not wait for all of the horizon."""
+_MIN_SPARE, _SPARE_PART = 4, 8
+"""Blocks of room that work ahead of time leaves: four, and one for each eight lanes, since holes come in all sizes."""
 _PATIENCE = 8
 """Horizons."""
 
@@ -42,6 +50,8 @@ class _Steps:
 
     refs: BatchRefs
     blocks: list[Block | None]
+    used_up: float
+    """Blocks that it uses up: a window of 16 is a sixteenth."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +98,11 @@ class BlockUnits:
         self._budget = budget
         self._num_rows = builder.sampler.global_batch_size
         """Positions of a train_step: no rank has more rows."""
-        self._horizon = min(max(_MIN_HORIZON, 2 * budget.lanes_per_row), _MAX_HORIZON)
+        self._horizon = min(max(_MIN_HORIZON, _HORIZON_LANES * budget.lanes_per_row), _MAX_HORIZON)
+        num_lanes = builder.num_rows * budget.lanes_per_row
+        self._spare_bytes = (_MIN_SPARE + num_lanes // _SPARE_PART) * budget.block_bytes
+        self._owed = 0.0
+        """Blocks ahead to be decoded before more rows are copied."""
         patience = _PATIENCE * self._horizon * self._num_rows
         self._pool = BlockPool(budget.num_bytes, builder.stats, patience, self._evicted)
         lock = threading.RLock()
@@ -121,11 +135,15 @@ class BlockUnits:
 
     def begin(self, job: Job) -> None:
         with self._changed:
-            blocks = self._seen.pop(job.train_step).blocks
+            steps = self._seen.pop(job.train_step)
+            blocks = steps.blocks
             ready = [b for b, block in enumerate(blocks) if block is None or block.state in (State.READY, State.FAILED)]
             if blocks:
                 self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
+            if self._ahead >= self._horizon:
+                pace = min(self._pace(), _MAX_PACE * steps.used_up)
+                self._owed = min(self._owed, 1.0) + pace
             self._to_read.notify()
             self._changed.notify_all()
 
@@ -136,6 +154,19 @@ class BlockUnits:
             last = min(last, self._stop_at)
         while self._next_seen < last and not self._is_stopped:
             self._look_at(self._next_seen)
+
+    def _pace(self) -> float:
+        """Return how many blocks must be decoded each train_step so that none of those ahead comes late."""
+        pace, rows = 0.0, self._num_rows
+        uses = sorted(block.uses[0] for block in self._pool.wanted.values())
+        for i, use in enumerate(uses[bisect_left(uses, self._opened) :]):
+            pace = max(pace, (i + 1) * rows / (use - self._opened + rows))
+        return pace
+
+    def _is_owed(self) -> bool:
+        """Return whether work ahead comes before rows: where there is room to spare, or it would only be evicted."""
+        arena = self._pool.arena
+        return self._owed >= 1.0 and arena.num_bytes - arena.used_bytes >= self._spare_bytes
 
     def _look_at(self, train_step: int) -> None:
         """Note which blocks the rows of a train_step take. Nothing is noted twice."""
@@ -153,7 +184,8 @@ class BlockUnits:
                     continue
                 key = (source, epoch, lane, number)
                 blocks.append(self._pool.use(key, episode, first, size, position + b, is_last=is_last))
-            self._seen[train_step] = _Steps(refs, blocks)
+            used_up = sum(1.0 / block.num_windows for block in blocks if block is not None)
+            self._seen[train_step] = _Steps(refs, blocks, used_up)
             self._next_seen = train_step + 1
             if len(self._pool.wanted) > num_wanted:
                 self._to_read.notify()
@@ -183,10 +215,12 @@ class BlockUnits:
             return None
 
     def _pick(self) -> Unit | None:
-        """Return what a decoder should do now: what the earliest train_step needs, rows first."""
+        """Return what a decoder should do now: what the earliest train_step needs, rows first, and its share of work ahead."""
         rows = self._first_ready()
         block = self._first_wanted()
-        if block is not None and (rows is None or block.next_use < rows.job.train_step * self._num_rows):
+        if block is not None and (
+            rows is None or block.next_use < rows.job.train_step * self._num_rows or self._is_owed()
+        ):
             unit = self._pick_block(block)
             if unit is not None:
                 return unit
@@ -214,6 +248,8 @@ class BlockUnits:
             block = found
         if not self._pool.make_room(block, self._opened, is_urgent=is_urgent):
             return None
+        if not is_urgent:
+            self._owed = max(0.0, self._owed - 1.0)
         return self._hand_out(block, State.DECODING)
 
     def _hand_out(self, block: Block, state: State) -> Unit:
