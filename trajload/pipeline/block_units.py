@@ -21,6 +21,7 @@ from trajload.pipeline.ahead import UsesAhead
 from trajload.pipeline.block_plan import plan_block
 from trajload.pipeline.block_pool import Block, BlockPool, State
 from trajload.pipeline.block_rows import BlockRows
+from trajload.pipeline.block_work import CopyingUnit, DecodingUnit, ReadingUnit
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
@@ -256,7 +257,7 @@ class BlockUnits:
         self._pool.begin(block, state)
         if state is State.DECODING:
             self._to_read.notify()  # there may be room for more bytes
-        return _Reading(self, block) if state is State.READING else _Decoding(self, block)
+        return ReadingUnit(self, block) if state is State.READING else DecodingUnit(self, block)
 
     def _pick_rows(self, opened: _Open) -> Unit:
         rows = opened.ready[: self._chunk]
@@ -268,7 +269,7 @@ class BlockUnits:
         for block in blocks:
             if block is not None:
                 block.pins += 1
-        return _Copying(self, opened, rows, blocks)
+        return CopyingUnit(self, opened.job, rows, blocks, opened.is_gathered)
 
     # ---- the work ----
 
@@ -353,55 +354,3 @@ class BlockUnits:
         self._seen.clear()
         self._open.clear()
         self._pool.close()
-
-
-class _Reading:
-    """Plan a block and fetch its bytes, by whichever thread comes first."""
-
-    job, row, num_parts, has_reads = None, 0, 0, True
-
-    def __init__(self, planner: BlockUnits, block: Block) -> None:
-        self._planner, self._block = planner, block
-
-    def read(self) -> None:
-        self._planner.read_block(self._block)
-
-    def run(self, context: DecodeContext) -> None:
-        self._planner.read_block(self._block)
-
-
-class _Decoding:
-    """Decode a block."""
-
-    job, row, num_parts, has_reads = None, 0, 0, True
-
-    def __init__(self, planner: BlockUnits, block: Block) -> None:
-        self._planner, self._block = planner, block
-
-    def read(self) -> None:
-        raise NotImplementedError("blocks are read by units of their own")
-
-    def run(self, context: DecodeContext) -> None:
-        self._planner.decode_block(self._block, context)
-
-
-class _Copying:
-    """Write some rows of a batch."""
-
-    has_reads = False
-
-    def __init__(self, planner: BlockUnits, opened: _Open, rows: list[int], blocks: list[Block | None]) -> None:
-        self.job = opened.job
-        self._is_gathered = opened.is_gathered
-        self.row = rows[0]
-        self.num_parts = len(rows)
-        self._planner, self._rows, self._blocks = planner, rows, blocks
-
-    def read(self) -> None:
-        raise NotImplementedError("rows are read where they are written")
-
-    def run(self, context: DecodeContext) -> None:
-        errors = self._planner.write_rows(self.job, self._rows, self._blocks, self._is_gathered, context)
-        if errors:
-            self.row, err = min(errors, key=lambda pair: pair[0])
-            raise err
