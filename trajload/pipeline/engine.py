@@ -111,7 +111,9 @@ class Engine:
             # Its pictures may differ from the CPU's by a grey level; those of "auto" do not.
             self.config["decode"] = decode
         self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
-        self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+        self.depth, self.depth_why = settings.choose_depth(
+            prefetch, self.num_workers, self.builder.batch_bytes, has_pool=self.pool.num_bytes > 0
+        )
         self.workers = Workers(workers, worker_timeout_s)
         self.workers.bind(self)
 
@@ -166,8 +168,10 @@ class Engine:
         """Return threads that make batches from `train_step` on."""
         stop, planner = self.sampler.num_train_steps, None
         if self.pool.num_bytes:
+            # Rows are so cheap then that writing their keys one by one would be felt.
+            gather = self.gather or make_gather(self.builder, keys_alone=True)
             planner = BlockUnits(
-                self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
+                self.builder, self.pool, gather, start=train_step, stop=stop, num_decoders=self.num_workers
             )
         return Prefetcher(
             self.builder,
