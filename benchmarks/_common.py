@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -81,4 +82,8 @@ def tree_memory_bytes() -> int:
     import psutil
 
     me = psutil.Process()
-    return sum(p.memory_full_info().pss for p in [me, *me.children(recursive=True)])
+    total = me.memory_full_info().pss
+    for child in me.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended since it was listed
+            total += child.memory_full_info().pss
+    return total

@@ -7,15 +7,19 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from workloads import barcode
 
 from trajload import Modality, StreamSpec, Writer
 from trajload.rng import key_rng
 from trajload.shards.video_encode import VideoEncode
 
 
-def _frames(episode: int, num_steps: int, height: int, width: int) -> np.ndarray:
-    """Return (N, H, W, 3) uint8: drifting smooth texture, moving blobs, sensor noise: neither flat nor white noise."""
-    rng = key_rng(0, "bench-video", episode)
+def make_pictures(episode: int, num_steps: int, height: int, width: int, view: int = 0) -> np.ndarray:
+    """Return (N, H, W, 3) uint8: drifting smooth texture, moving blobs, sensor noise: neither flat nor white noise.
+
+    A barcode in the corner tells episode and frame; `view` is the camera, of which the barcode knows nothing.
+    """
+    rng = key_rng(0, "bench-video", episode, *([view] if view else []))
     coarse = rng.uniform(0, 255, (height // 20 + 4, width // 20 + 4, 3)).astype(np.float32)
     ys = np.linspace(0, coarse.shape[0] - 2.001, height + num_steps // 4 + 1, dtype=np.float32)
     xs = np.linspace(0, coarse.shape[1] - 2.001, width + num_steps + 1, dtype=np.float32)
@@ -34,23 +38,14 @@ def _frames(episode: int, num_steps: int, height: int, width: int) -> np.ndarray
             y = (cy * height + (vy - 0.5) * 4 * i) % height
             x = (cx * width + (vx - 0.5) * 6 * i) % width
             frame[(yy - y) ** 2 + (xx - x) ** 2 < (8 + 24 * r) ** 2] = 255 * shade
-        # A barcode in the corner tells episode and frame: a wrong frame cannot pass for the right one.
-        for bit in range(24):
-            value = 255 if (episode * 4096 + i) >> bit & 1 else 0
-            frame[4 * (bit // 12) : 4 * (bit // 12) + 4, 8 * (bit % 12) : 8 * (bit % 12) + 8] = value
         out[i] = np.clip(frame, 0, 255)
+        barcode.draw(out[i], episode, i)
     return out
 
 
 def read_barcode(frame_CHW: np.ndarray) -> tuple[int, int]:
     """Return (episode, frame) burnt into a picture."""
-    gray = np.asarray(frame_CHW).astype(np.float32).mean(0)
-    value = sum(
-        1 << bit
-        for bit in range(24)
-        if gray[4 * (bit // 12) + 1 : 4 * (bit // 12) + 3, 8 * (bit % 12) + 2 : 8 * (bit % 12) + 6].mean() > 127
-    )
-    return divmod(value, 4096)
+    return barcode.read(np.asarray(frame_CHW))
 
 
 def make_video_dataset(
@@ -79,7 +74,7 @@ def make_video_dataset(
             rng = key_rng(0, "bench-action", episode)
             writer.add_episode(
                 {
-                    "cam": _frames(episode, num_steps, height, width),
+                    "cam": make_pictures(episode, num_steps, height, width),
                     "action": rng.normal(size=(num_steps, 7)).astype(np.float32),
                 },
                 key=f"ep{episode:05d}",

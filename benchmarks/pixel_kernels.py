@@ -60,14 +60,13 @@ def convert_case(pix_fmt: str, height: int, width: int, repeats: int) -> dict[st
     make = swscale_coefficients if kernel == "420" else yuv_coefficients
     coefficients = make(pix_fmt, "bt709", "full" if pix_fmt.startswith("yuvj") else "limited")
     ours, theirs = np.zeros((3, height, width), np.uint8), np.zeros((3, height, width), np.uint8)
-    rows = np.zeros((8, width + 1), np.int16)
     reformatter = VideoReformatter()
 
     def run_kernel() -> None:
         y, u, v = frame.planes
         planes = [np.frombuffer(p, np.uint8) for p in (y, u, v)]
         if kernel == "420":
-            kernels.yuv420_to_rgb(*planes, y.line_size, u.line_size, coefficients, rows, ours)
+            kernels.yuv420_to_rgb(*planes, y.line_size, u.line_size, coefficients, ours)
         else:
             kernels.yuv444_to_rgb(*planes, y.line_size, u.line_size, coefficients, ours)
 

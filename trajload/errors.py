@@ -21,10 +21,9 @@ added once by the stage that knows it (`with at(shard=..., episode=...)`), so le
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 __all__ = [
@@ -147,16 +146,28 @@ class LoaderExhaustedError(TrajloadError):
     """A train_step at or beyond the end of a finite run was asked for. Not a StopIteration (PEP 479)."""
 
 
-@contextmanager
-def at(**locus: Any) -> Iterator[None]:
+class at:
     """Add a location to every TrajloadError that passes through; inner locations win.
+
+    A class, since a generator costs five times as much to enter and leave, and every stream of every window does. What
+    takes time to find may be given as a function; it is called only when an error passes.
 
     Example:
         >>> with at(shard="000000.tar", episode="ep-17"):  # doctest: +SKIP
         ...     decode(...)
     """
-    try:
-        yield
-    except TrajloadError as err:
-        err.at = err.at.merged(Locus(**locus))
-        raise
+
+    __slots__ = ("_locus",)
+
+    def __init__(self, **locus: Any) -> None:
+        self._locus = locus
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, TrajloadError):
+            known = {name: value() if callable(value) else value for name, value in self._locus.items()}
+            error.at = error.at.merged(Locus(**known))

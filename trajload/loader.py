@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
-from trajload.decode import DecodeContext
+from trajload.decode.devices import DecodeMode
 from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.engine import Engine
 from trajload.pipeline.facts import LoaderFacts
-from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.rank_split import LoadWeights
 from trajload.pipeline.ranks import RankCheck
 from trajload.pipeline.state import check_state, make_state
+from trajload.pipeline.workers import Batches
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
 from trajload.sampling.select import EpisodeChoice
@@ -26,6 +26,8 @@ from trajload.storage.locks import ForkLock
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
+    import torch
+
     from trajload.interop.dataloader import TrajDataLoader
     from trajload.interop.rows import MapParts
 
@@ -52,6 +54,8 @@ class Loader(LoaderFacts):
         rank: Data-parallel rank; None takes it from `device_mesh`, else RANK and WORLD_SIZE of the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
         num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
+        workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
+        worker_timeout_s: A worker process that makes no progress for so long is replaced; None: wait for ever.
         prefetch: Train_steps in the works at once, or 'auto'.
         num_epochs: None runs without end; else iteration ends after so many epochs.
         drop_last: With `num_epochs`: drop the last batch if it is not full, instead of padding it (`row_is_pad`).
@@ -60,6 +64,10 @@ class Loader(LoaderFacts):
             function of seed, epoch, window and place in the list.
         load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
             number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
+        pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
+            lanes need, within bounds; 0: every window is decoded by itself.
+        decode: Who decodes colour video: 'cpu'; 'cuda', an NVIDIA GPU; 'auto', the faster one if both give the same bytes.
+        device: Where iteration delivers tensors: 'cuda' copies each batch ahead from pinned memory. None leaves them here.
         device_mesh: The data-parallel dimension of a torch DeviceMesh, such as `mesh["dp"]`, in place of rank and world_size.
         check_ranks: Whether `check_ranks` runs by itself before the first batch, where torch.distributed is initialised.
 
@@ -86,23 +94,29 @@ class Loader(LoaderFacts):
         rank: int | None = None,
         world_size: int | None = None,
         num_workers: int | None = None,
+        workers: str = "threads",
+        worker_timeout_s: float | None = 300.0,
         prefetch: int | Literal["auto"] = "auto",
         num_epochs: int | None = None,
         drop_last: bool = False,
         on_error: config.OnError = "raise",
         transforms: Iterable[Transform] = (),
         load_weights: LoadWeights = None,
+        pool_bytes: int | None = None,
+        decode: DecodeMode = "cpu",
+        device: torch.device | str | None = None,
         device_mesh: Any = None,
         check_ranks: bool = True,
     ) -> None:
         self.world = config.choose_world(rank, world_size, device_mesh)
         self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
         arguments: dict[str, Any] = {
-            **{"window": window, "streams": _kept(streams), "episodes": _kept(episodes)},
-            **{"transforms": _kept(transforms)},
+            **{"window": window, "streams": config.kept(streams), "episodes": config.kept(episodes)},
+            **{"transforms": config.kept(transforms)},
             **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
-            **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights},
-            **{"num_workers": num_workers, "prefetch": prefetch},
+            **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights, "decode": decode},
+            **{"num_workers": num_workers, "workers": workers, "worker_timeout_s": worker_timeout_s},
+            **{"prefetch": prefetch, "pool_bytes": pool_bytes, "device": device},
         }
         self._engine = Engine(self.dataset, world=self.world, **arguments)
         ranks = {"rank": self.world.rank, "world_size": self.world.world_size}
@@ -111,8 +125,8 @@ class Loader(LoaderFacts):
         self._rank_check = RankCheck(self.world, rank is not None, device_mesh, is_on=check_ranks)
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation = 0, 0
-        self._prefetcher: Prefetcher | None = None
-        self._plain, self._context = ForkLock(), DecodeContext()
+        self._prefetcher: Batches | None = None
+        self._plain, self._context = ForkLock(), self._engine.builder.new_context()
 
     # ---- batches ----
 
@@ -147,17 +161,11 @@ class Loader(LoaderFacts):
         engine, prefetcher = self._engine, self._prefetcher
         try:
             while True:
-                if engine.num_workers == 0:
-                    if not engine.has(self._train_step):
-                        return
-                    with engine.stats.timed("wait"):
-                        batch: Batch | None = self.batch_at(self._train_step)
-                else:
-                    if prefetcher is None:
-                        prefetcher = self._prefetcher = engine.start(self._train_step)
-                    prefetcher.check_process()
-                    with engine.stats.timed("wait"):
-                        batch = prefetcher.next()
+                if prefetcher is None:
+                    prefetcher = self._prefetcher = engine.start(self._train_step)
+                prefetcher.check_process()
+                with engine.stats.timed("wait"):
+                    batch = prefetcher.next()
                 if batch is None:
                     return
                 engine.stats.delivered()
@@ -166,10 +174,8 @@ class Loader(LoaderFacts):
                 del batch  # what the consumer let go of must not live on here
                 if generation != self._generation:
                     # seek, load_state_dict or another iterator took over while the consumer had the batch.
-                    if prefetcher is not None:
-                        prefetcher.close()
-                        prefetcher = None
-                    generation = self.claim()
+                    prefetcher.close()
+                    prefetcher, generation = None, self.claim()
         finally:
             if prefetcher is not None:
                 prefetcher.close()
@@ -243,12 +249,12 @@ class Loader(LoaderFacts):
         self._engine.stats.reset()
 
     def close(self) -> None:
-        """Stop all threads and close files. Idempotent; the loader may be iterated again afterwards."""
+        """Stop all threads and worker processes and close files. Idempotent; the loader may be iterated again afterwards."""
         self.claim()
         with self._plain:
             self._context.close()
-            self._context = DecodeContext()
-        self._engine.builder.clear()
+            self._context = self._engine.builder.new_context()
+        self._engine.close()
         self.dataset.close()
 
     def __reduce__(self) -> NoReturn:
@@ -290,8 +296,3 @@ class Loader(LoaderFacts):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _kept(value: Any) -> Any:
-    """Return `value`, or what an iterator yields as a list, so that it can be read again."""
-    return list(value) if isinstance(value, Iterator) else value

@@ -225,6 +225,9 @@ class Image(StreamRequest):
 
     size: tuple[int, int] | None = None
     """(H, W) wanted; None keeps the stored size."""
+    jpeg_scaling: bool = False
+    """Decode JPEG at 1/2, 1/4 or 1/8 of its size where that still covers `size`, then resize: faster, and other pixels
+    than decoding whole (a mean of frequencies instead of pixels). For rgb stored as jpg, with a `size`."""
 
     def __post_init__(self) -> None:
         # super() without arguments does not work in a slots dataclass on Python 3.10
@@ -238,9 +241,16 @@ class Image(StreamRequest):
                     f"Image(size={self.size!r}) is invalid: expected (height, width), ints of at least 1."
                 )
             object.__setattr__(self, "size", (int(size[0]), int(size[1])))
+        if not isinstance(self.jpeg_scaling, bool):
+            raise ConfigError(f"Image(jpeg_scaling={self.jpeg_scaling!r}) is invalid: expected True or False.")
+        if self.jpeg_scaling and self.size is None:
+            raise ConfigError("Image(jpeg_scaling=True) has no meaning without a size. Give one, or leave it out.")
 
     def to_json(self) -> dict[str, Any]:
-        return {**StreamRequest.to_json(self), "size": list(self.size) if self.size else None}
+        out = {**StreamRequest.to_json(self), "size": list(self.size) if self.size else None}
+        if self.jpeg_scaling:
+            out["jpeg_scaling"] = True
+        return out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,6 +302,11 @@ def check_request(spec: StreamSpec, request: StreamRequest) -> StreamRequest:
     if isinstance(request, Signal) and spec.is_picture:
         raise ConfigError(
             f"streams[{spec.name!r}] asks for a Signal, but the stream is stored as {spec.encoding!r}. Use tl.Image(...)."
+        )
+    if isinstance(request, Image) and request.jpeg_scaling and (spec.encoding, spec.modality) != ("jpg", Modality.RGB):
+        raise ConfigError(
+            f"streams[{spec.name!r}] asks for jpeg_scaling, but the stream is {spec.modality} stored as {spec.encoding!r}: "
+            "expected rgb stored as 'jpg'. Leave it out."
         )
     _check_align(spec, request)
     return request

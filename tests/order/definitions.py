@@ -7,6 +7,7 @@ A layout is a case of the orders that depend on more than a number of windows: `
 from __future__ import annotations
 
 from itertools import accumulate
+from math import gcd
 from typing import Any
 
 from trajload.rng import key_u64
@@ -107,6 +108,104 @@ def interleaved_1(case: Layout, seed: int, epoch: int, offsets: list[int]) -> li
         block, rank = sequence[lane_index(offset, len(sequence), batch * lanes_per_row)]
         keys = tuple(reference_mix64(key + block * GOLDEN) for key in inner)
         start, size = blocks[block]
+        ids.append(start + reference_forward(rank, size, keys))
+    return ids
+
+
+def even_parts(values: list[Any], num_parts: int) -> list[list[Any]]:
+    """Return neighbouring parts as equal as can be, the longer ones first."""
+    length, num_longer = divmod(len(values), num_parts)
+    ends = list(accumulate(length + (part < num_longer) for part in range(num_parts)))
+    return [values[end - length - (part < num_longer) : end] for part, end in enumerate(ends)]
+
+
+def slots_2(case: Layout, seed: int, epoch: int) -> list[tuple[int, int]]:
+    """Return the sequence of `interleaved/2`: (block, rank) of each place."""
+    width = case["block_windows"]
+    sizes = [min(width, num - start) for num in episodes_of(case) for start in range(0, num, width)]
+    whole_keys, _, run_keys, *hand_keys = (round_keys(seed, "interleaved/2", epoch, part) for part in range(11))
+    whole = [block for block, size in enumerate(sizes) if size == width]
+    short = sorted((block for block, size in enumerate(sizes) if size < width), key=lambda block: sizes[block])
+    whole = [whole[reference_forward(place, len(whole), whole_keys)] for place in range(len(whole))]
+    dealt = [0, 4, 2, 6, 1, 5, 3, 7]
+    lengths = {hand: len(range(i, len(short), 8)) for i, hand in enumerate(dealt)}
+    firsts = [0, *accumulate(lengths[hand] for hand in range(8))]
+    short = [
+        short[firsts[hand] + reference_forward(place // 8, lengths[hand], hand_keys[hand])]
+        for place in range(len(short))
+        for hand in [dealt[place % 8]]
+    ]
+    windows = [(block, rank) for block in short for rank in range(sizes[block])]
+    num_slots = len(windows) // width
+    slots = [windows[slot * width : (slot + 1) * width] for slot in range(num_slots)]
+    num_runs = max(1, min(len(whole), num_slots, len(sizes) // 128))
+    sequence = []
+    for run, (blocks, run_slots) in enumerate(
+        zip(even_parts(whole, num_runs), even_parts(slots, num_runs), strict=True)
+    ):
+        before = reference_mix64(run_keys[0] + run * GOLDEN) % max(len(blocks), 1)
+        stratum = [[(block, rank) for rank in range(width)] for block in blocks]
+        sequence += [window for slot in (*stratum[:before], *run_slots, *stratum[before:]) for window in slot]
+    return sequence + windows[num_slots * width :]
+
+
+def largest_term(a: int, b: int) -> int:
+    """Return the largest term of the continued fraction of a / b."""
+    return max(a // b, largest_term(b, a % b)) if b else 0
+
+
+def multiplier_2(num: int) -> int:
+    """Return of the numbers within 31 of 0.618 num, and coprime to it, the one whose fraction has the smallest terms."""
+    target = max(1, round(num * 0.6180339887498949))
+    near = [m for m in range(max(1, target - 31), min(num, target + 31) + 1) if gcd(m, num) == 1]
+    return min(near, key=lambda m: (largest_term(num, m), abs(m - target), -m))
+
+
+def turned(values: list[Any], first: int, phase: int, width: int, later: int) -> list[Any]:
+    """Return a circle, which starts at place `first` of the sequence, read from a place of that phase in its slot."""
+    shift = (phase - first) % width + later if len(values) >= 5 * width else 0
+    return values[shift:] + values[:shift]
+
+
+def lanes_2(sequence: list[Any], batch: int, lanes_per_row: int, width: int) -> list[list[Any]]:
+    """Return what each lane of `interleaved/2` reads."""
+    lanes: list[list[Any]] = [[] for _ in range(batch * lanes_per_row)]
+    length, num_longer = divmod(len(sequence), len(lanes))
+    differing = num_longer // batch
+    num_turns = max(1, min(4, (len(sequence) // batch // width - 1) // 2))
+    turns = [k for k in range(lanes_per_row) if k != differing] + [differing]
+    first = 0
+    for row, piece in enumerate(even_parts(sequence, batch)):
+        spread = row * multiplier_2(batch) % batch
+        if batch >= width:
+            piece = turned(piece, first, spread * width // batch, width, row % num_turns * 2 * width)
+        at = 0
+        for turn, k in enumerate(turns):
+            lane = k * batch + row
+            lanes[lane] = piece[at : at + length + (lane < num_longer)]
+            if batch < width:
+                place = spread * lanes_per_row + turn * multiplier_2(lanes_per_row) % lanes_per_row
+                lanes[lane] = turned(lanes[lane], first + at, place * width // len(lanes), width, 0)
+            at += length + (lane < num_longer)
+        first += len(piece)
+    return lanes
+
+
+def interleaved_2(case: Layout, seed: int, epoch: int, offsets: list[int]) -> list[int]:
+    """Return the window ids at `offsets`."""
+    width, batch = case["block_windows"], case["global_batch_size"]
+    firsts, first = [], 0
+    for num in episodes_of(case):
+        firsts += [(first + start, min(width, num - start)) for start in range(0, num, width)]
+        first += num
+    lanes_per_row = max(1, min(case["lanes_per_row"], len(firsts) // batch))
+    lanes = lanes_2(slots_2(case, seed, epoch), batch, lanes_per_row, width)
+    inner = round_keys(seed, "interleaved/2", epoch, part=1)
+    ids = []
+    for offset in offsets:
+        block, rank = lanes[offset % len(lanes)][offset // len(lanes)]
+        keys = tuple(reference_mix64(key + block * GOLDEN) for key in inner)
+        start, size = firsts[block]
         ids.append(start + reference_forward(rank, size, keys))
     return ids
 

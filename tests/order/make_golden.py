@@ -30,6 +30,7 @@ HEAD, TAIL = 24, 8
 DEFINITIONS = {"sequential/1": definitions.sequential_1, "shuffled/1": definitions.shuffled_1}
 OF_EPISODES = {
     "interleaved/1": definitions.interleaved_1,
+    "interleaved/2": definitions.interleaved_2,
     "continuous/1": definitions.continuous_1,
     "weighted/1": definitions.weighted_1,
 }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trajload.sampling import orders
-from trajload.sampling.orders import Continuous, Interleaved, Order, Weighted, make_order
+from trajload.sampling.orders import Continuous, Interleaved, Order, Weighted, make_order, order_config
 from trajload.sampling.windows import WindowTable
 from trajload.spec import Window
 
@@ -37,8 +37,10 @@ def order_of(version: str, case: dict[str, Any]) -> Order:
     counts = np.array([num for num, times in case["windows_of_episodes"] for _ in range(times)])
     window = Window(num_steps=case["tile_windows"] if version == "continuous/1" else 1)
     num_steps_E = np.where(counts > 0, counts + window.num_steps - 1, 0)
+    interleaved = {key: case[key] for key in ("block_windows", "lanes_per_row")}
     config: dict[str, Any] = {
-        "interleaved/1": lambda: Interleaved(block_windows=case["block_windows"], lanes_per_row=case["lanes_per_row"]),
+        "interleaved/1": lambda: order_config({"version": "interleaved/1", **interleaved}),
+        "interleaved/2": lambda: Interleaved(**interleaved),
         "continuous/1": Continuous,
         "weighted/1": lambda: Weighted(episode_weights=np.resize(case["weights"], len(counts))),
     }

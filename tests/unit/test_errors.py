@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from trajload import errors
-from trajload.errors import Locus, TrajloadError, at
+from trajload.errors import DecodeError, Locus, TrajloadError, at
 
 CLASSES = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
 FULL = Locus(dataset="d", shard="s-0042", episode=17, stream="cam", steps=(200, 216), train_step=3, window_id=9)
@@ -89,3 +89,19 @@ def test_empty_locus_prints_nothing_and_zero_counts_as_known() -> None:
     assert str(Locus()) == ""
     assert str(Locus(episode=0, window_id=0)) == "[episode=0 window_id=0]"
     assert Locus(episode=0).merged(Locus(episode=5, shard="s")) == Locus(episode=0, shard="s")
+
+
+def test_location_that_takes_time_is_found_only_for_an_error() -> None:
+    """A function given as a location is called when an error passes, and only then."""
+    calls = []
+
+    def key() -> str:
+        calls.append(1)
+        return "ep-3"
+
+    with at(episode=key):
+        pass
+    assert not calls
+    with pytest.raises(DecodeError) as caught, at(episode=key, shard="s.tar"):
+        raise DecodeError("no frame")
+    assert caught.value.at.episode == "ep-3" and caught.value.at.shard == "s.tar" and len(calls) == 1

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import numpy as np
 from trajload.errors import AlignError
 from trajload.sources.base import Dataset
 from trajload.spec import BadClock, StreamRequest
+from trajload.storage.locks import ForkLock
 from trajload.types import Int64Array
 
 __all__ = ["Clock", "StreamClocks", "repair_clock", "steps_before_ns"]
@@ -85,7 +85,10 @@ class StreamClocks:
         self.dataset = dataset
         self._verdict: dict[str, np.ndarray] = {}
         self._repaired: OrderedDict[tuple[int, str, str], Clock] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
+
+    def __reduce__(self) -> tuple[type[StreamClocks], tuple[Dataset]]:
+        return (StreamClocks, (self.dataset,))  # what is remembered is quickly found again
 
     def clock(self, episode: int, stream: str, request: StreamRequest) -> Clock:
         """Return the stream's own clock in an episode (`offset_s` not added).

@@ -12,7 +12,7 @@ import numpy as np
 
 from trajload.augment.base import StepLayout, StreamTransform, check_probability, check_size
 from trajload.augment.contract import Layout, WindowDict
-from trajload.decode.resize import axis_weights, nearest_indices
+from trajload.decode.resize import PictureFilter, nearest_indices
 from trajload.errors import ConfigError
 from trajload.types import NDArray
 
@@ -199,11 +199,8 @@ def resized(frames_TCHW: NDArray, height: int, width: int) -> NDArray:
         return frames_TCHW[:, :, rows[:, None], columns]
     from trajload.decode import kernels
 
-    first_y, weight_y = axis_weights(old_height, height)
-    first_x, weight_x = axis_weights(old_width, width)
+    filters = PictureFilter.between((old_height, old_width), (height, width))
     out = np.empty((*frames_TCHW.shape[:2], height, width), dtype=np.uint8)
-    row_buffer, sum_buffer = np.empty(old_width, np.int32), np.empty(width, np.int32)
     for t in range(len(frames_TCHW)):
-        picture = np.ascontiguousarray(frames_TCHW[t])
-        kernels.resize(picture, first_y, weight_y.T, first_x, weight_x.T, row_buffer, sum_buffer, out[t])
+        kernels.resize(np.ascontiguousarray(frames_TCHW[t]), *filters.arrays, out[t])
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,7 +62,7 @@ def order(
     window = Window(num_steps=num_steps, stride=stride, dilation=dilation, pad=pad)  # type: ignore[arg-type]
     config = order_config(name)
     if isinstance(config, Interleaved):
-        config = Interleaved(block_windows=block_windows, lanes_per_row=lanes_per_row)
+        config = replace(config, block_windows=block_windows, lanes_per_row=lanes_per_row)
     sampler = Sampler(WindowTable(opened.num_steps_E, window), order=config, seed=seed, global_batch_size=batch_size)
     if quality:
         scores = measure_quality(sampler, block_windows=block_windows, num_batches=num_batches).to_json()

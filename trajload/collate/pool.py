@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from trajload.types import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["MIN_POOLED_BYTES", "TensorPool"]
 
@@ -31,30 +33,49 @@ class TensorPool:
     Thread-safe without a lock, since memory may come back in the middle of anything, wherever Python drops an object.
     """
 
-    def __init__(self, max_free: int) -> None:
-        """Keep at most `max_free` pieces of each size that are not in use."""
+    def __init__(self, max_free: int, *, pin_memory: bool = False) -> None:
+        """Keep at most `max_free` pieces of each size that are not in use; page-locked ones where asked for."""
         self._max_free = max_free
+        self.pin_memory = pin_memory
         self._free: dict[int, deque[NDArray]] = {}
         self.num_allocated = 0
         """Pieces ever allocated; stays level in a steady run."""
 
     def empty(self, shape: tuple[int, ...], np_dtype: np.dtype[Any], torch_dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor with undefined values."""
+        import torch  # here: worker processes use arrays alone, and do not pay for loading it
+
+        if math.prod(shape) * np_dtype.itemsize < MIN_POOLED_BYTES:
+            return torch.empty(shape, dtype=torch_dtype)
+        return torch.from_numpy(self.empty_array(shape, np_dtype))
+
+    def empty_array(self, shape: tuple[int, ...], np_dtype: np.dtype[Any]) -> NDArray:
+        """Return an array with undefined values."""
         num_bytes = math.prod(shape) * np_dtype.itemsize
         if num_bytes < MIN_POOLED_BYTES:
-            return torch.empty(shape, dtype=torch_dtype)
+            return np.empty(shape, np_dtype)
         free = self._free.setdefault(num_bytes, deque())
         try:
             piece = free.pop()
         except IndexError:
-            raw = np.empty(num_bytes + _ALIGNMENT, dtype=np.uint8)
+            raw = self._allocate(num_bytes + _ALIGNMENT)
             start = -raw.ctypes.data % _ALIGNMENT
             piece = raw[start : start + num_bytes]
             self.num_allocated += 1
-        # The tensor's storage holds this very array object, so its end is the end of the last user.
+        # A tensor's storage holds this very array object, so its end is the end of the last user.
         lease = piece.view(np_dtype).reshape(shape)
         weakref.finalize(lease, _give_back, weakref.ref(self), piece).atexit = False
-        return torch.from_numpy(lease)
+        return lease
+
+    def _allocate(self, num_bytes: int) -> NDArray:
+        if not self.pin_memory:
+            return np.empty(num_bytes, dtype=np.uint8)
+        import torch
+
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TensorPool, (self._max_free,))  # memory stays where it is, and so does the device
 
     def _take_back(self, piece: NDArray) -> None:
         free = self._free.get(piece.nbytes)

@@ -1,59 +1,140 @@
-"""The memory of a batch before it is one: allocated once, filled row by row by several threads, then finished."""
+"""The memory of a batch before it is one: reserved once, filled row by row by several threads, then finished."""
 
 # Shapes: B windows, T steps
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from trajload.collate.batch import Batch, RefsBuilder
-from trajload.collate.pool import TensorPool
+from trajload.collate.pool import MIN_POOLED_BYTES, TensorPool
 from trajload.collate.stream_slots import (
     LayoutLike,
     StreamLayout,
     StreamSlots,
     empty_text,
+    native_dtype_of,
     stream_layouts,
     torch_dtype_of,
 )
 from trajload.refs import WindowRef
-from trajload.types import BoolArray, Int64Array
+from trajload.types import BoolArray, Int64Array, NDArray
 
-__all__ = ["BatchSlots"]
+if TYPE_CHECKING:
+    import torch
+
+    from trajload.collate.batch import Batch, RefsBuilder
+
+__all__ = ["BatchSlots", "SlotPlan"]
 
 
-class BatchSlots(StreamSlots):
-    """Memory for B windows of T steps: torch tensors, written through NumPy views.
+class SlotPlan:
+    """What a batch's memory consists of: tensors by key, in the batch's order. Made once, reserved for every batch.
 
-    The memory of ragged streams is joined at the end, when the longest is known. See `StreamSlots` for the streams.
+    Args:
+        num_rows: B.
+        num_steps: T of the window's own keys.
+        stream_layout: As for `BatchSlots.allocate`.
+        text_streams: As for `BatchSlots.allocate`.
+        row_is_pad: Whether the batch has the key `row_is_pad`.
+
+    Raises:
+        ConfigError: A dtype that torch lacks; the message names the stream.
     """
 
     def __init__(
         self,
-        tensors: dict[str, torch.Tensor],
-        layouts: Mapping[str, StreamLayout],
-        text: dict[str, list[Any]],
         num_rows: int,
+        num_steps: int,
+        stream_layout: LayoutLike,
+        text_streams: Sequence[str] | Mapping[str, str] = (),
+        *,
+        row_is_pad: bool = False,
     ) -> None:
-        """Use `allocate`."""
-        super().__init__({key: tensor.numpy() for key, tensor in tensors.items()}, layouts, text, num_rows)
+        B, T = num_rows, num_steps
+        flag, number = np.dtype(np.bool_), np.dtype(np.int64)
+        self.num_rows = B
+        self.layouts = stream_layouts(stream_layout, T)
+        self.text = dict(text_streams) if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")
+        self.ragged = tuple(name for name, layout in self.layouts.items() if layout.is_ragged)
+        self.values: frozenset[str] = frozenset(self.layouts) - frozenset(self.ragged)
+        """Keys whose memory starts undefined even in opened slots."""
+        shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        for name, layout in self.layouts.items():
+            places, dtype = (B, layout.num_places), native_dtype_of(name, layout.dtype)
+            if layout.is_ragged:
+                shapes[f"{name}_count"] = (places, number)
+            else:
+                shapes[name] = ((*places, *layout.row_shape), dtype)
+            if layout.has_age:
+                shapes[f"{name}_age_ns"] = (places, number)
+            shapes[f"{name}_is_pad"] = (places, flag)
+            shapes[f"{name}_is_missing"] = ((B,), flag)
+        shapes.update((f"{name}_is_missing", ((B,), flag)) for name in self.text)
+        shapes.update((name, ((B, T), flag)) for name in ("is_first", "is_last", "is_terminal"))
+        shapes.update((name, ((B, T), number)) for name in ("step_index", "timestamp_ns"))
+        shapes.update((name, ((B,), number)) for name in ("episode_index", "window_id", "epoch"))
+        if row_is_pad:
+            shapes["row_is_pad"] = ((B,), flag)
+        self.shapes = shapes
+        """Shape and dtype of each tensor that has a size of its own; the values of ragged streams are not among them."""
+        self._tensors: list[tuple[str, tuple[int, ...], torch.dtype, np.dtype[Any] | None]] | None = None
+
+    def reserve(self, pool: TensorPool | None = None) -> BatchSlots:
+        """Return memory for one batch, all of it undefined until it is opened; large streams come from `pool`."""
+        import torch  # here: worker processes write arrays that exist, and do not pay for loading it
+
+        if self._tensors is None:
+            self._tensors = [
+                (key, shape, getattr(torch, dtype.name), dtype if self._is_large(key) else None)
+                for key, (shape, dtype) in self.shapes.items()
+            ]
+        tensors = {
+            key: torch.empty(shape, dtype=torch_dtype)
+            if dtype is None or pool is None
+            else pool.empty(shape, dtype, torch_dtype)
+            for key, shape, torch_dtype, dtype in self._tensors
+        }
+        return BatchSlots(self, tensors=tensors)
+
+    def _is_large(self, key: str) -> bool:
+        shape, dtype = self.shapes[key]
+        return key in self.values and math.prod(shape) * dtype.itemsize >= MIN_POOLED_BYTES
+
+    def over(self, arrays: Mapping[str, NDArray], *, is_filled: bool = False) -> BatchSlots:
+        """Return slots over memory that exists, shaped as `shapes` says; `is_filled` keeps its masks and numbers."""
+        slots = BatchSlots(self, arrays=arrays)
+        return slots.open(is_filled=is_filled)
+
+
+class BatchSlots(StreamSlots):
+    """Memory for B windows of T steps: torch tensors written through NumPy views, or arrays that will be their memory.
+
+    Reserved slots are undefined, and good for writing whole by address. `open`, or the first look at an array, makes
+    the views, and masks False and numbers 0. The memory of ragged streams is joined at the end, when the longest is
+    known. See `StreamSlots` for the streams.
+    """
+
+    def __init__(
+        self,
+        plan: SlotPlan,
+        *,
+        tensors: dict[str, torch.Tensor] | None = None,
+        arrays: Mapping[str, NDArray] | None = None,
+    ) -> None:
+        """Use `allocate`, `SlotPlan.reserve` or `SlotPlan.over`."""
+        self.num_rows = plan.num_rows
+        self.text = empty_text(plan.text, plan.num_rows)
+        self.source: list[str] = [""] * plan.num_rows
         self._tensors = tensors
-        self._layouts = layouts
-        self.is_first: BoolArray = tensors["is_first"].numpy()
-        self.is_last: BoolArray = tensors["is_last"].numpy()
-        self.is_terminal: BoolArray = tensors["is_terminal"].numpy()
-        self.step_index: Int64Array = tensors["step_index"].numpy()
-        self.timestamp_ns: Int64Array = tensors["timestamp_ns"].numpy()
-        self.episode_index: Int64Array = tensors["episode_index"].numpy()
-        self.window_id: Int64Array = tensors["window_id"].numpy()
-        self.epoch: Int64Array = tensors["epoch"].numpy()
-        self.source: list[str] = [""] * num_rows
-        self.row_is_pad: BoolArray | None = tensors["row_is_pad"].numpy() if "row_is_pad" in tensors else None
-        """(B,), only where asked for."""
+        self._arrays = arrays
+        self._plan = plan
+        self._is_open = False
+        self._lock = threading.Lock()
 
     @classmethod
     def allocate(
@@ -66,7 +147,7 @@ class BatchSlots(StreamSlots):
         row_is_pad: bool = False,
         pool: TensorPool | None = None,
     ) -> BatchSlots:
-        """Return memory for a batch.
+        """Return opened memory for a batch.
 
         Args:
             num_rows: B.
@@ -81,44 +162,76 @@ class BatchSlots(StreamSlots):
         Raises:
             ConfigError: A dtype that torch lacks; the message names the stream.
         """
-        B, T = num_rows, num_steps
-        tensors: dict[str, torch.Tensor] = {}
-        layouts = stream_layouts(stream_layout, T)
-        for name, layout in layouts.items():
-            torch_dtype = torch_dtype_of(name, layout.dtype)
-            shape = (B, layout.num_places, *layout.row_shape)
-            if layout.is_ragged:
-                tensors[f"{name}_count"] = torch.zeros(shape[:2], dtype=torch.int64)
-            elif pool is None:
-                tensors[name] = torch.empty(shape, dtype=torch_dtype)
-            else:
-                tensors[name] = pool.empty(shape, np.dtype(layout.dtype).newbyteorder("="), torch_dtype)
-            if layout.has_age:
-                tensors[f"{name}_age_ns"] = torch.zeros(shape[:2], dtype=torch.int64)
-            tensors[f"{name}_is_pad"] = torch.zeros(shape[:2], dtype=torch.bool)
-            tensors[f"{name}_is_missing"] = torch.zeros(B, dtype=torch.bool)
-        text_dtypes = text_streams if isinstance(text_streams, Mapping) else dict.fromkeys(text_streams, "str")
-        for name in text_dtypes:
-            tensors[f"{name}_is_missing"] = torch.zeros(B, dtype=torch.bool)
-        for name in ("is_first", "is_last", "is_terminal"):
-            tensors[name] = torch.zeros((B, T), dtype=torch.bool)
-        for name in ("step_index", "timestamp_ns"):
-            tensors[name] = torch.zeros((B, T), dtype=torch.int64)
-        for name in ("episode_index", "window_id", "epoch"):
-            tensors[name] = torch.zeros(B, dtype=torch.int64)
-        if row_is_pad:
-            tensors["row_is_pad"] = torch.zeros(B, dtype=torch.bool)
-        return cls(tensors, layouts, empty_text(text_dtypes, B), B)
+        return SlotPlan(num_rows, num_steps, stream_layout, text_streams, row_is_pad=row_is_pad).reserve(pool).open()
+
+    def address(self, key: str) -> int:
+        """Return where the memory of a tensor begins, 0 if the batch has none of that key."""
+        if self._tensors is not None:
+            tensor = self._tensors.get(key)
+            return 0 if tensor is None else tensor.data_ptr()
+        assert self._arrays is not None
+        array = self._arrays.get(key)
+        return 0 if array is None else int(array.ctypes.data)
+
+    def memory(self, key: str) -> NDArray:
+        """Return one tensor's memory without opening the slots."""
+        if self._tensors is not None:
+            return self._tensors[key].numpy()
+        assert self._arrays is not None
+        return self._arrays[key]
+
+    def open(self, *, is_filled: bool = False) -> BatchSlots:
+        """Make the arrays, masks False and numbers 0 unless filled, if that was not done before. Thread-safe.
+
+        What was written by address before is lost, but for the values of streams that are not ragged.
+        """
+        with self._lock:
+            if self._is_open:
+                return self
+            arrays = {key: self.memory(key) for key in self._plan.shapes}
+            for key, array in arrays.items():
+                if key not in self._plan.values and not is_filled:
+                    array[...] = 0
+            super().__init__(arrays, self._plan.layouts, self.text, self.num_rows)
+            self.is_first: BoolArray = arrays["is_first"]
+            self.is_last: BoolArray = arrays["is_last"]
+            self.is_terminal: BoolArray = arrays["is_terminal"]
+            self.step_index: Int64Array = arrays["step_index"]
+            self.timestamp_ns: Int64Array = arrays["timestamp_ns"]
+            self.episode_index: Int64Array = arrays["episode_index"]
+            self.window_id: Int64Array = arrays["window_id"]
+            self.epoch: Int64Array = arrays["epoch"]
+            self.row_is_pad: BoolArray | None = arrays.get("row_is_pad")
+            """(B,), only where asked for."""
+            self._is_open = True
+        return self
+
+    if not TYPE_CHECKING:  # typed access sees the attributes that `open` makes
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or self.__dict__.get("_is_open", True):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.open(), name)
 
     def finish(self, train_step: int, refs: Iterable[WindowRef] | RefsBuilder = ()) -> Batch:
         """Return the batch over this memory, without copying. The slots are not to be written afterwards."""
-        for name in self.pieces:
-            self._tensors[name], self._tensors[f"{name}_interval_is_pad"] = self._join(name, self._layouts[name])
-        values: dict[str, torch.Tensor | list[Any]] = {**self._tensors, **self.text, "source": self.source}
+        from trajload.collate.batch import Batch
+
+        tensors = self._tensors
+        if tensors is None:
+            import torch
+
+            assert self._arrays is not None
+            tensors = {key: torch.from_numpy(array) for key, array in self._arrays.items()}
+        for name in self._plan.ragged:
+            tensors[name], tensors[f"{name}_interval_is_pad"] = self._join(name, self._plan.layouts[name])
+        values: dict[str, torch.Tensor | list[Any]] = {**tensors, **self.text, "source": self.source}
         return Batch(values, train_step=train_step, refs=refs)
 
     def _join(self, name: str, layout: StreamLayout) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (B, T, K, *row_shape), zeros behind the last row of each place, and the mask (B, T, K) of those."""
+        import torch
+
         count_BT = self.count[name]
         longest = int(count_BT.max(initial=0))
         out = torch.zeros((*count_BT.shape, longest, *layout.row_shape), dtype=torch_dtype_of(name, layout.dtype))

@@ -8,26 +8,34 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from trajload.collate.pool import TensorPool
 from trajload.errors import ConfigError
 from trajload.types import BoolArray, Int64Array, NDArray
 
-__all__ = ["LayoutLike", "StreamLayout", "StreamSlots", "empty_text", "stream_layouts", "torch_dtype_of"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "LayoutLike",
+    "StreamLayout",
+    "StreamSlots",
+    "empty_text",
+    "native_dtype_of",
+    "stream_layouts",
+    "torch_dtype_of",
+]
 
 # torch 2.13 neither adds nor compares unsigned integers wider than 8 bits. uint16 is taken all the same, since depth is
 # stored so and `.to(torch.int32)` works; uint32 and uint64 are refused by name.
-_DTYPES = {
-    np.dtype(np_name): getattr(torch, np_name)
-    for np_name in (
-        *("bool", "uint8", "uint16", "int8", "int16", "int32", "int64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
+_DTYPES = (
+    *("bool", "uint8", "uint16", "int8", "int16", "int32", "int64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+"""Names, the same in NumPy and torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +119,7 @@ class StreamSlots:
             if layout.is_ragged:
                 arrays[f"{name}_count"] = np.zeros(places, dtype=np.int64)
             else:
-                native, torch_dtype = np.dtype(layout.dtype).newbyteorder("="), torch_dtype_of(name, layout.dtype)
-                arrays[name] = pool.empty((*places, *layout.row_shape), native, torch_dtype).numpy()
+                arrays[name] = pool.empty_array((*places, *layout.row_shape), native_dtype_of(name, layout.dtype))
             if layout.has_age:
                 arrays[f"{name}_age_ns"] = np.zeros(places, dtype=np.int64)
             arrays[f"{name}_is_pad"] = np.zeros(places, dtype=np.bool_)
@@ -208,16 +215,23 @@ def empty_text(dtypes: Mapping[str, str], num_rows: int) -> dict[str, list[Any]]
     return {name: ["" if dtype == "str" else None for _ in range(num_rows)] for name, dtype in dtypes.items()}
 
 
-def torch_dtype_of(stream: str, dtype: Any) -> torch.dtype:
-    """Return the torch dtype that holds a stream's NumPy dtype; ConfigError where there is none."""
+def native_dtype_of(stream: str, dtype: Any) -> np.dtype[Any]:
+    """Return a stream's dtype in the machine's byte order; ConfigError where torch has no such dtype."""
     try:
         native = np.dtype(dtype).newbyteorder("=")
     except TypeError as err:
         raise ConfigError(f"dtype {dtype!r} of stream {stream!r} is unusable: expected a NumPy dtype.") from err
-    found: torch.dtype | None = _DTYPES.get(native)
-    if found is None:
+    if native.name not in _DTYPES:
         raise ConfigError(
             f"stream {stream!r} cannot be put in a batch: got dtype {native.name}, expected one of "
-            f"{', '.join(d.name for d in _DTYPES)}. Store it as one of these, or leave the stream out."
+            f"{', '.join(_DTYPES)}. Store it as one of these, or leave the stream out."
         )
+    return native
+
+
+def torch_dtype_of(stream: str, dtype: Any) -> torch.dtype:
+    """Return the torch dtype that holds a stream's NumPy dtype; ConfigError where there is none."""
+    import torch
+
+    found: torch.dtype = getattr(torch, native_dtype_of(stream, dtype).name)
     return found

@@ -81,31 +81,50 @@ def decode_chunks(
     context: DecodeContext,
 ) -> None:
     """Decompress each chunk once and copy the rows asked for."""
-    import zstandard
-
     target = _view_rows(out, track.row_shape, track.dtype, f"chunked array of {track.file!r}")
     source = Blobs(ranges, blobs)
-    row_bytes = track.dtype.itemsize * int(np.prod(track.row_shape, dtype=np.int64))
     chunk_T = rows // track.rows_per_chunk
     for k in np.unique(chunk_T).tolist():
         offset, size = int(track.offset_K[k]), int(track.size_K[k])
         data = source.view(offset, size)
         check_bytes(f"chunk {k}", track.file, offset, data, int(track.checksum_K[k]))
         num_rows = min(track.rows_per_chunk, track.num_rows - k * track.rows_per_chunk)
-        try:
-            # the promised size bounds the memory a hostile frame can ask for
-            plain = context.zstd().decompress(data, max_output_size=num_rows * row_bytes, allow_extra_data=False)
-        except zstandard.ZstdError as err:
-            raise DecodeError(
-                f"chunk {k} of {track.file!r} is not the promised zstd frame: {err}; expected {num_rows} rows of {row_bytes} bytes."
-            ) from err
-        if len(plain) != num_rows * row_bytes:
-            raise DecodeError(
-                f"chunk {k} of {track.file!r} holds {len(plain)} bytes, expected {num_rows} rows of {row_bytes} bytes."
-            )
-        values = np.frombuffer(plain, dtype=track.dtype).reshape(num_rows, *track.row_shape)
         where = np.flatnonzero(chunk_T == k)
-        target[where] = values[rows[where] - k * track.rows_per_chunk]
+        wanted = rows[where] - k * track.rows_per_chunk
+        is_run = bool((np.diff(where) == 1).all() and (np.diff(wanted) == 1).all())
+        first = int(where[0])
+        what = f"chunk {k} of {track.file!r}"
+        if is_run and len(wanted) == num_rows:
+            # all of it in order, as most windows of pictures want it: no copy on the way to the batch
+            _inflate(data, target[first : first + num_rows], what, context)
+            continue
+        values = context.scratch("chunk", (num_rows, *track.row_shape), track.dtype)
+        _inflate(data, values, what, context)
+        if is_run:
+            start = int(wanted[0])
+            target[first : first + len(wanted)] = values[start : start + len(wanted)]
+        else:
+            target[where] = values[wanted]
+
+
+def _inflate(data: memoryview, out: NDArray, what: str, context: DecodeContext) -> None:
+    """Decompress one zstd frame into `out`, C-contiguous, which it must fill exactly."""
+    import zstandard
+
+    space = out.reshape(-1).view(np.uint8).data
+    try:
+        with context.zstd().stream_reader(data) as reader:
+            size = reader.readinto(space) if len(space) else 0
+            # `out` bounds the memory a hostile frame can ask for; one more byte tells that it holds more
+            size += len(reader.read(1))
+    except zstandard.ZstdError as err:
+        raise DecodeError(
+            f"{what} is not the promised zstd frame: {err}; expected {len(out)} rows of {len(space) // len(out)} bytes."
+        ) from err
+    if size != len(space):
+        raise DecodeError(
+            f"{what} holds {size if size < len(space) else f'more than {len(space)}'} bytes, expected {len(out)} rows of {len(space) // len(out)} bytes."
+        )
 
 
 def decode_table(track: TableTrack, rows: Int64Array, out: NDArray) -> None:

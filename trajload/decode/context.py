@@ -9,6 +9,7 @@ import numpy as np
 
 from trajload.errors import ConfigError
 from trajload.refs import VideoIndex
+from trajload.spec import StreamSpec
 from trajload.types import NDArray
 
 if TYPE_CHECKING:
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.reformatter import VideoReformatter
 
+    from trajload.decode.devices import VideoDevices
+    from trajload.decode.jpeg import FastJpeg
     from trajload.decode.libav_symbols import Libav
     from trajload.decode.libav_video import LoopSetup
+    from trajload.decode.nvdec import DeviceDecoder
+    from trajload.decode.resize import PictureFilter
 
 __all__ = ["DecodeContext", "Engine"]
 
@@ -27,11 +32,17 @@ Engine: TypeAlias = Literal["libav", "pyav"]
 # reference frames, some 10 MB at 1080p.
 _MAX_DECODERS = 8
 _MAX_SCRATCH = 16
+_UNKNOWN: Literal["unknown"] = "unknown"
 
 
 def _decoder_key(index: VideoIndex) -> tuple[Any, ...]:
     size = (index.width, index.height, index.pix_fmt)
     return (index.codec, index.extradata, *size, index.color_space, index.color_range)
+
+
+def _loop_key(index: VideoIndex, spec: StreamSpec, size: tuple[int, ...]) -> tuple[Any, ...]:
+    shown = (index.color_space, index.color_range, index.rotation, spec.shape, spec.dtype, spec.modality, size)
+    return (index.codec, index.extradata, index.width, index.height, index.pix_fmt, *shown)
 
 
 class DecodeContext:
@@ -42,22 +53,34 @@ class DecodeContext:
     Args:
         engine: What decodes video: "libav" (our compiled loop over libavcodec), "pyav", or None for libav where it
             passes its self-test. Formats that the loop does not know go through PyAV with any of them.
+        devices: Says which windows of colour video an NVIDIA decoder takes; shared by the contexts of all threads.
+            None decodes everything on the CPU.
+        use_simplejpeg: False leaves all JPEGs to Pillow; the bytes are the same.
 
     Raises:
         ConfigError: "libav" is asked for, but cannot be used here.
     """
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(
+        self, engine: Engine | None = None, *, devices: VideoDevices | None = None, use_simplejpeg: bool = True
+    ) -> None:
+        self.devices = devices
+        self._device_decoder: DeviceDecoder | None = None
         self._libav: Libav | None = None
         self._is_engine_known = engine == "pyav"
         self.engine_reason = "asked for" if engine == "pyav" else ""
         """Why PyAV does all the work, where it does."""
         self.windows_by_engine: dict[Engine, int] = {"libav": 0, "pyav": 0}
         """Video windows that each engine delivered."""
+        self._may_use_simplejpeg = use_simplejpeg
+        self._is_jpeg_known = False
+        self._fast_jpeg: FastJpeg | None = None
+        self.jpeg_reason = ""
+        """Why Pillow decodes all JPEGs, where it does; known after the first one."""
         self._loops: OrderedDict[tuple[Any, ...], LoopSetup | None] = OrderedDict()
         self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
-        self._weights: OrderedDict[tuple[int, int], tuple[NDArray, NDArray]] = OrderedDict()
+        self._filters: OrderedDict[tuple[Any, ...], PictureFilter] = OrderedDict()
         self._reformatters: OrderedDict[tuple[Any, ...], VideoReformatter] = OrderedDict()
         self._coefficients: dict[tuple[str, ...], NDArray] = {}
         self._zstd: zstandard.ZstdDecompressor | None = None
@@ -80,6 +103,16 @@ class DecodeContext:
             self._decoders.move_to_end(key)
         return found
 
+    def device_decoder(self) -> DeviceDecoder:
+        """Return this thread's decoder on the device of `devices`."""
+        if self._device_decoder is None:
+            from trajload.decode.nvdec import DeviceDecoder
+
+            if self.devices is None:
+                raise AssertionError("only `devices` ask for it")
+            self._device_decoder = DeviceDecoder(self.devices.device)
+        return self._device_decoder
+
     def drop_decoder(self, index: VideoIndex) -> None:
         """Forget the decoder of `index`'s stream: after an error its inner state is not to be trusted."""
         self._decoders.pop(_decoder_key(index), None)
@@ -98,27 +131,32 @@ class DecodeContext:
             self._is_engine_known = True
         return self._libav
 
-    def loop_setup(self, index: VideoIndex, size: tuple[int, ...], kind: str) -> LoopSetup | None:
-        """Return what the compiled loop needs for pictures of that size, or None where PyAV decodes the stream."""
+    def loop_setup(self, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...]) -> LoopSetup | None:
+        """Return what the compiled loop needs for pictures of that size, or None where PyAV decodes the stream.
+
+        Raises:
+            DecodeError: The video does not show what the spec declares.
+        """
+        key = _loop_key(index, spec, size)
+        found = self._loops.get(key, _UNKNOWN)
+        if not isinstance(found, str):
+            self._loops.move_to_end(key)
+            return found
         libav = self.libav()
         if libav is None:
             return None
-        key = (_decoder_key(index), size, kind)
-        if key in self._loops:
-            self._loops.move_to_end(key)
-            return self._loops[key]
         from trajload.decode.libav_video import make_setup
 
-        found = self._loops[key] = make_setup(libav, index, size, kind, self)
+        made = self._loops[key] = make_setup(libav, index, spec, size, self)
         while len(self._loops) > _MAX_DECODERS:
             _, old = self._loops.popitem(last=False)
             if old is not None:
                 old.close()
-        return found
+        return made
 
-    def drop_loop(self, index: VideoIndex, size: tuple[int, ...], kind: str, *, for_good: bool) -> None:
+    def drop_loop(self, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...], *, for_good: bool) -> None:
         """Forget the loop's decoder after an error; `for_good` leaves the stream to PyAV from now on."""
-        key = (_decoder_key(index), size, kind)
+        key = _loop_key(index, spec, size)
         old = self._loops.pop(key, None)
         if old is not None:
             old.close()
@@ -152,17 +190,18 @@ class DecodeContext:
             self._scratch.move_to_end(key)
         return found
 
-    def weights(self, num_in: int, num_out: int) -> tuple[NDArray, NDArray]:
-        """Return the resize weights of one axis; see `trajload.decode.resize.axis_weights`."""
-        key = (num_in, num_out)
-        found = self._weights.get(key)
+    def filter(self, size_in: tuple[int, ...], size_out: tuple[int, ...]) -> PictureFilter:
+        """Return the resize filter from pictures of one size (H, W) to another, kept."""
+        key = (size_in, size_out)
+        found = self._filters.get(key)
         if found is None:
-            from trajload.decode.resize import axis_weights
+            from trajload.decode.resize import PictureFilter
 
-            found = axis_weights(num_in, num_out)
-            self._weights[key] = found
-            while len(self._weights) > _MAX_SCRATCH:
-                self._weights.popitem(last=False)
+            found = self._filters[key] = PictureFilter.between(size_in, size_out)
+            while len(self._filters) > _MAX_SCRATCH:
+                self._filters.popitem(last=False)
+        else:
+            self._filters.move_to_end(key)
         return found
 
     def coefficients(self, kernel: str, pix_fmt: str, color_space: str, color_range: str) -> NDArray:
@@ -175,6 +214,15 @@ class DecodeContext:
             make = swscale_coefficients if kernel == "420" else yuv_coefficients
             found = self._coefficients[key] = make(pix_fmt, color_space, color_range)
         return found
+
+    def fast_jpeg(self) -> FastJpeg | None:
+        """Return the decoder that gives Pillow's bytes in less time, or None where there is none."""
+        if not self._is_jpeg_known:
+            from trajload.decode.jpeg import find_simplejpeg
+
+            self._fast_jpeg, self.jpeg_reason = find_simplejpeg() if self._may_use_simplejpeg else (None, "asked for")
+            self._is_jpeg_known = True
+        return self._fast_jpeg
 
     def zstd(self) -> zstandard.ZstdDecompressor:
         """Return this thread's zstd decompressor."""
@@ -195,12 +243,15 @@ class DecodeContext:
     def close(self) -> None:
         """Free decoders and memory. Idempotent."""
         self._decoders.clear()
+        if self._device_decoder is not None:
+            self._device_decoder.close()
+            self._device_decoder = None
         for loop in self._loops.values():
             if loop is not None:
                 loop.close()
         self._loops.clear()
         self._scratch.clear()
-        self._weights.clear()
+        self._filters.clear()
         self._reformatters.clear()
         self._zstd = None
         self._verified.clear()

@@ -1,10 +1,15 @@
-"""JPEG and PNG through Pillow: colour to RGB, depth bit for bit, upright as shown."""
+"""JPEG and PNG: colour to RGB, depth bit for bit, upright as shown.
+
+Pillow can read all of them. The usual PNGs go through `png.py`, the pixels of usual JPEGs through `jpeg.py`: both faster,
+neither different by a byte.
+"""
 
 # Shapes: T rows asked for, H height, W width, C channels
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image as PillowImage
@@ -16,18 +21,35 @@ from trajload.decode.pixels import finish_picture
 from trajload.decode.plan import Blobs, plan_reads
 from trajload.errors import DecodeError
 from trajload.refs import ImageTrack, TableTrack
-from trajload.spec import StreamSpec
+from trajload.spec import Image, StreamRequest, StreamSpec
 from trajload.types import Int64Array, Modality, NDArray
 
-__all__ = ["decode_image", "decode_image_table", "decode_images"]
+__all__ = ["decode_image_table", "decode_images", "write_image"]
 
 _FORMATS = {"jpg": ("JPEG",), "png": ("PNG",)}
+# What brings a picture (H, W, C) of each EXIF orientation upright.
+_UPRIGHT: dict[int, Callable[[NDArray], NDArray]] = {
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: a[::-1].transpose(1, 0, 2),
+    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda a: a[:, ::-1].transpose(1, 0, 2),
+}
 # EXIF orientations that swap height and width when the picture is turned upright.
 _TURNED = (5, 6, 7, 8)
 
 
 def decode_images(
-    track: ImageTrack, rows: Int64Array, blobs: list[bytes], out: NDArray, *, spec: StreamSpec, context: DecodeContext
+    track: ImageTrack,
+    rows: Int64Array,
+    blobs: list[bytes],
+    out: NDArray,
+    *,
+    spec: StreamSpec,
+    request: StreamRequest,
+    context: DecodeContext,
 ) -> None:
     """Write the picture of row `rows[i]` to `out[i]` (C, H, W); a row asked for twice is decoded once."""
     source = Blobs(plan_reads(track, rows), blobs)
@@ -41,12 +63,17 @@ def decode_images(
         data = source.view(offset, int(track.size_N[row]))
         what = f"image {row} of stream {spec.name!r}"
         check_bytes(what, track.file, offset, data, int(track.checksum_N[row]))
-        picture = decode_image(bytes(data), track.encoding, spec, what)
-        _write(picture, out[i], spec, context)
+        write_image(data, track.encoding, out[i], what, spec=spec, request=request, context=context)
 
 
 def decode_image_table(
-    track: TableTrack, rows: Int64Array, out: NDArray, *, spec: StreamSpec, context: DecodeContext
+    track: TableTrack,
+    rows: Int64Array,
+    out: NDArray,
+    *,
+    spec: StreamSpec,
+    request: StreamRequest,
+    context: DecodeContext,
 ) -> None:
     """Write pictures that a foreign source's reader hands out encoded, one `bytes` a row, to `out` (T, C, H, W)."""
     values = track.reader.read_rows(rows)
@@ -63,13 +90,34 @@ def decode_image_table(
             continue
         # One column may hold both kinds, so the bytes say which; anything else is refused as a damaged png.
         encoding = "jpg" if data.startswith(b"\xff\xd8") else "png"
-        _write(decode_image(data, encoding, spec, f"image {row} of stream {spec.name!r}"), out[i], spec, context)
+        what = f"image {row} of stream {spec.name!r}"
+        write_image(data, encoding, out[i], what, spec=spec, request=request, context=context)
         done[row] = i
 
 
-def _write(picture: NDArray, out_CHW: NDArray, spec: StreamSpec, context: DecodeContext) -> None:
-    """Write one picture (H, W, C) to its place in the batch, resized where the batch has another size."""
+def write_image(
+    data: bytes | memoryview,
+    encoding: str,
+    out_CHW: NDArray,
+    what: str,
+    *,
+    spec: StreamSpec,
+    request: StreamRequest,
+    context: DecodeContext,
+) -> None:
+    """Write one picture to `out_CHW`, upright, resized where its size differs from the stored one.
+
+    Colour: gray is repeated into three channels, palettes and CMYK are converted, an alpha channel is dropped (the
+    colour stored under it is kept; nothing is blended). 16-bit gray is depth and never colour.
+
+    Raises:
+        DecodeError: Truncated or not of that format, or not the shape and type the spec declares.
+    """
     is_color = spec.modality is Modality.RGB
+    if encoding == "png" and _write_plain_png(data, out_CHW, spec, context):
+        return
+    wanted = out_CHW.shape[1:] if isinstance(request, Image) and request.jpeg_scaling else None
+    picture = _decode(bytes(data), encoding, spec, what, wanted, context)
     planes = context.scratch("image", (picture.shape[2], *picture.shape[:2]), picture.dtype)
     target = out_CHW if planes.shape == out_CHW.shape else planes
     if is_color:
@@ -82,24 +130,50 @@ def _write(picture: NDArray, out_CHW: NDArray, spec: StreamSpec, context: Decode
         finish_picture(planes, out_CHW, 0, is_color, context)
 
 
-def decode_image(data: bytes, encoding: str, spec: StreamSpec, what: str) -> NDArray:
-    """Return one picture (H, W, C), upright, C-contiguous.
+def _write_plain_png(data: bytes | memoryview, out_CHW: NDArray, spec: StreamSpec, context: DecodeContext) -> bool:
+    """Do what `write_image` does for a PNG that `png.py` can decode and that is as its spec says; False if it is not."""
+    from trajload.decode.png import decode_png, read_plain_png
 
-    Colour: gray is repeated into three channels, palettes and CMYK are converted, an alpha channel is dropped (the
-    colour stored under it is kept; nothing is blended). 16-bit gray is depth and never colour.
+    found = read_plain_png(data)
+    if found is None or (found.height, found.width) != spec.shape[:2]:
+        return False
+    is_color = spec.modality is Modality.RGB
+    if is_color:
+        if found.sample_bytes != 1:
+            return False
+    elif (found.channels, spec.shape[2]) != (1, 1) or np.dtype(spec.dtype) != np.dtype(f"u{found.sample_bytes}"):
+        return False
+    shape = (out_CHW.shape[0], found.height, found.width)
+    if shape == out_CHW.shape:
+        return decode_png(found, out_CHW, context)
+    planes = context.scratch("image", shape, out_CHW.dtype)
+    if not decode_png(found, planes, context):
+        return False
+    finish_picture(planes, out_CHW, 0, is_color, context)
+    return True
 
-    Raises:
-        DecodeError: Truncated or not of that format, or not the shape and type the spec declares.
-    """
+
+def _decode(
+    data: bytes,
+    encoding: str,
+    spec: StreamSpec,
+    what: str,
+    wanted: tuple[int, ...] | None,
+    context: DecodeContext,
+) -> NDArray:
+    """Return one picture (H, W, C), upright, C-contiguous; a JPEG in the smallest scale that holds `wanted` (H, W)."""
     try:
         with PillowImage.open(io.BytesIO(data), formats=_FORMATS[encoding]) as image:
-            turned = image.getexif().get(0x0112, 1) in _TURNED
+            orientation = image.getexif().get(0x0112, 1)
+            turned = orientation in _TURNED
             shown = image.size if turned else image.size[::-1]
             # before the pixels are unpacked, so that a hostile header costs no memory
             if shown != spec.shape[:2]:
                 raise DecodeError(
                     f"{what} shows {shown[0]} x {shown[1]}, expected {spec.shape[0]} x {spec.shape[1]} (H x W) by its spec. Run 'trajload doctor'."
                 )
+            if encoding == "jpg" and spec.modality is Modality.RGB:
+                return _decode_jpeg(image, data, orientation, what, wanted, context)
             image.load()
             upright = ImageOps.exif_transpose(image)
             array = _color(upright, what) if spec.modality is Modality.RGB else _exact(upright, spec, what)
@@ -110,6 +184,30 @@ def decode_image(data: bytes, encoding: str, spec: StreamSpec, what: str) -> NDA
             f"{what} is not a whole {encoding} picture: {err} ({len(data)} bytes that begin with {data[:8]!r}). Restore or drop it."
         ) from err
     return np.ascontiguousarray(array)
+
+
+def _decode_jpeg(
+    image: PillowImage.Image,
+    data: bytes,
+    orientation: int,
+    what: str,
+    wanted: tuple[int, ...] | None,
+    context: DecodeContext,
+) -> NDArray:
+    from trajload.decode.jpeg import jpeg_scale, scaled_size
+
+    stored = image.size[::-1]
+    scale, size = 1, stored
+    if wanted is not None:
+        height, width = wanted[::-1] if orientation in _TURNED else wanted
+        scale, size = scaled_size(stored, (height, width))
+    # CMYK is converted by Pillow's rules, which differ from libjpeg's
+    decode = context.fast_jpeg() if image.mode in ("RGB", "L") else None
+    array = decode(data, *size) if decode is not None else None
+    if array is None:
+        array = _color(jpeg_scale(image, scale), what)
+    turn = _UPRIGHT.get(orientation)
+    return np.ascontiguousarray(array if turn is None else turn(array))
 
 
 def _color(image: PillowImage.Image, what: str) -> NDArray:

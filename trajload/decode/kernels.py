@@ -1,6 +1,6 @@
 """The compiled inner loops: YUV to planar RGB, packed RGB to planar, and separable resizing.
 
-Each works row by row through small buffers of integers, so that LLVM turns the inner loops into vector code. They
+The bulk goes through the vector steps of `vectors.py`, edges through plain loops of the same integer arithmetic. They
 release the GIL, allocate nothing and are compiled on first use and kept on disk (`cache=True`).
 """
 
@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numba
 import numpy as np
 
+from trajload.decode.vectors import (
+    PIXELS_AT_ONCE,
+    SAMPLES_AT_ONCE,
+    SUMS_AT_ONCE,
+    TAPS_AT_ONCE,
+    address_of,
+    convert_two_rows,
+    mix_columns,
+    mix_rows,
+)
 from trajload.types import NDArray
 
-__all__ = ["deinterleave_rgb", "resize", "warm_up", "yuv420_to_rgb", "yuv444_to_rgb"]
+__all__ = ["deinterleave_rgb", "resize", "yuv420_to_rgb", "yuv444_to_rgb"]
 
 _F = TypeVar("_F")
 
@@ -27,55 +37,14 @@ else:
     _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
 
-# LLVM checks at run time that the arrays of a loop do not overlap, and gives up on loops with many of them. So each
-# loop below touches two to four arrays; one loop that wrote all three colours would run four times slower.
+@_compiled
+def _upper_half(value: np.int16, gain: np.int16) -> np.int16:
+    return np.int16((np.int32(value) * np.int32(gain)) >> np.int32(16))
 
 
 @_compiled
-def _widen(samples: NDArray, offset: np.int16, out: NDArray, count: int) -> None:
-    """Write 8-bit samples as 12-bit numbers less `offset`."""
-    for x in range(count):
-        out[x] = (np.int16(samples[x]) << np.int16(3)) - offset
-
-
-@_compiled
-def _scale(values: NDArray, gain: np.int16, out: NDArray, count: int) -> None:
-    """Write the upper half of the 32-bit products: one instruction (pmulhw) for 16 values."""
-    for x in range(count):
-        out[x] = np.int16((np.int32(values[x]) * np.int32(gain)) >> np.int32(16))
-
-
-@_compiled
-def _chroma(
-    u_row: NDArray, v_row: NDArray, gains: NDArray, red: NDArray, green: NDArray, blue: NDArray, count: int
-) -> None:
-    """Write what a row of chroma samples adds to each colour."""
-    red_v, green_u, green_v, blue_u = np.int16(gains[2]), np.int16(gains[3]), np.int16(gains[4]), np.int16(gains[5])
-    for x in range(count):
-        v = np.int16((np.int16(v_row[x]) - np.int16(128)) << np.int16(3))
-        red[x] = np.int16((np.int32(v) * np.int32(red_v)) >> np.int32(16))
-    for x in range(count):
-        u = np.int16((np.int16(u_row[x]) - np.int16(128)) << np.int16(3))
-        blue[x] = np.int16((np.int32(u) * np.int32(blue_u)) >> np.int32(16))
-    for x in range(count):
-        u = np.int16((np.int16(u_row[x]) - np.int16(128)) << np.int16(3))
-        v = np.int16((np.int16(v_row[x]) - np.int16(128)) << np.int16(3))
-        by_u = np.int16((np.int32(u) * np.int32(green_u)) >> np.int32(16))
-        by_v = np.int16((np.int32(v) * np.int32(green_v)) >> np.int32(16))
-        green[x] = by_u + by_v
-
-
-@_compiled
-def _repeat(values: NDArray, out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[2 * x] = values[x]
-        out[2 * x + 1] = values[x]
-
-
-@_compiled
-def _add_clipped(luma: NDArray, chroma: NDArray, out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[x] = np.uint8(min(max(np.int16(luma[x] + chroma[x]), np.int16(0)), np.int16(255)))
+def _clip(value: np.int16) -> np.uint8:
+    return np.uint8(min(max(value, np.int16(0)), np.int16(255)))
 
 
 @_compiled
@@ -86,31 +55,43 @@ def yuv420_to_rgb(
     y_stride: int,
     c_stride: int,
     coefficients: NDArray,
-    buffer: NDArray,
     out: NDArray,
 ) -> None:
-    """Write planar RGB (3, H, W), H even, from 8-bit 4:2:0 planes, in swscale's own 16-bit arithmetic.
+    """Write planar RGB (3, H, W), H even, C-contiguous, from 8-bit 4:2:0 planes, in swscale's own 16-bit arithmetic.
 
-    `buffer` is int16 scratch (8, W + 1); coefficients are `pixels.swscale_coefficients`.
+    Coefficients are `pixels.swscale_coefficients`. Planes end no earlier than the last sample of the picture.
     """
     height, width = out.shape[1], out.shape[2]
-    half = (width + 1) >> 1
-    gain, offset = np.int16(coefficients[0]), np.int16(coefficients[1])
-    red, green, blue, luma = buffer[0], buffer[1], buffer[2], buffer[3]
-    half_red, half_green, half_blue, wide = buffer[4], buffer[5], buffer[6], buffer[7]
-    for row in range(height):
-        if row & 1 == 0:
-            start = (row >> 1) * c_stride
-            u_row, v_row = u_plane[start : start + half], v_plane[start : start + half]
-            _chroma(u_row, v_row, coefficients, half_red, half_green, half_blue, half)
-            _repeat(half_red, red, half)
-            _repeat(half_green, green, half)
-            _repeat(half_blue, blue, half)
-        _widen(y_plane[row * y_stride : row * y_stride + width], offset, wide, width)
-        _scale(wide, gain, luma, width)
-        _add_clipped(luma, red, out[0, row], width)
-        _add_clipped(luma, green, out[1, row], width)
-        _add_clipped(luma, blue, out[2, row], width)
+    gains = (
+        np.int16(coefficients[0]),
+        np.int16(coefficients[1]),
+        np.int16(coefficients[2]),
+        np.int16(coefficients[3]),
+        np.int16(coefficients[4]),
+        np.int16(coefficients[5]),
+    )
+    y_at, u_at, v_at, out_at = address_of(y_plane), address_of(u_plane), address_of(v_plane), address_of(out)
+    in_pairs = width & ~1 if width >= PIXELS_AT_ONCE else 0
+    for row in range(0, height, 2):
+        y_start, c_start, out_start = row * y_stride, (row >> 1) * c_stride, row * width
+        for start in range(0, in_pairs, PIXELS_AT_ONCE):
+            # the last step reaches back rather than beyond the row
+            x = min(start, in_pairs - PIXELS_AT_ONCE)
+            c = c_start + (x >> 1)
+            convert_two_rows(
+                y_at + y_start + x, y_stride, u_at + c, v_at + c, out_at + out_start + x, width, height * width, gains
+            )
+        for x in range(in_pairs, width):
+            u = np.int16((np.int16(u_plane[c_start + (x >> 1)]) - np.int16(128)) << np.int16(3))
+            v = np.int16((np.int16(v_plane[c_start + (x >> 1)]) - np.int16(128)) << np.int16(3))
+            red, blue = _upper_half(v, gains[2]), _upper_half(u, gains[5])
+            green = np.int16(_upper_half(u, gains[3]) + _upper_half(v, gains[4]))
+            for below in range(2):
+                y = np.int16((np.int16(y_plane[y_start + below * y_stride + x]) << np.int16(3)) - gains[1])
+                luma = _upper_half(y, gains[0])
+                out[0, row + below, x] = _clip(np.int16(luma + red))
+                out[1, row + below, x] = _clip(np.int16(luma + green))
+                out[2, row + below, x] = _clip(np.int16(luma + blue))
 
 
 @_compiled
@@ -177,33 +158,61 @@ def deinterleave_rgb(packed: NDArray, stride: int, out: NDArray) -> None:
 
 
 @_compiled
-def _set_row(line: NDArray, weight: np.int32, out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[x] = np.int32(weight * np.int32(line[x])) + np.int32(128)
+def _mix_rows(picture: NDArray, c: int, first: int, weight_K: NDArray, row_buffer: NDArray) -> None:
+    """Write the weighted sums of the rows from `first` on."""
+    height, width = picture.shape[1], picture.shape[2]
+    pairs = len(weight_K) >> 1
+    while pairs > 1 and weight_K[2 * pairs - 1] == 0 and weight_K[2 * pairs - 2] == 0:
+        pairs -= 1
+    if width < SAMPLES_AT_ONCE or first + 2 * pairs > height:
+        for x in range(width):
+            total = np.int32(1 << 7)
+            for k in range(2 * pairs):
+                # weights beyond the picture are 0
+                total += np.int32(weight_K[k]) * np.int32(picture[c, min(first + k, height - 1), x])
+            row_buffer[x] = np.int16(total >> np.int32(8))
+        return
+    source, stride = address_of(picture) + c * picture.strides[0] + first * picture.strides[1], picture.strides[1]
+    weights, target = address_of(weight_K), address_of(row_buffer)
+    last = width - SAMPLES_AT_ONCE
+    # The usual numbers of taps are written out: a loop inside the loop costs as much as its work.
+    if pairs == 1:
+        for start in range(0, width, SAMPLES_AT_ONCE):
+            x = min(start, last)
+            mix_rows(source + x, stride, weights, 1, target + 2 * x)
+    elif pairs == 2:
+        for start in range(0, width, SAMPLES_AT_ONCE):
+            x = min(start, last)
+            mix_rows(source + x, stride, weights, 2, target + 2 * x)
+    else:
+        for start in range(0, width, SAMPLES_AT_ONCE):
+            x = min(start, last)
+            mix_rows(source + x, stride, weights, pairs, target + 2 * x)
 
 
 @_compiled
-def _add_row(line: NDArray, weight: np.int32, out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[x] = np.int32(out[x] + np.int32(weight * np.int32(line[x])))
-
-
-@_compiled
-def _shift_row(out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[x] = out[x] >> np.int32(8)
-
-
-@_compiled
-def _add_tap(row: NDArray, first: NDArray, weight: NDArray, tap: int, out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[x] = np.int32(out[x] + np.int32(weight[x] * row[first[x] + tap]))
-
-
-@_compiled
-def _store(sums: NDArray, out: NDArray, count: int) -> None:
-    for x in range(count):
-        out[x] = np.uint8(sums[x] >> np.int32(20))
+def _mix_columns(row_buffer: NDArray, first_x: NDArray, weight_x: NDArray, out: NDArray) -> None:
+    """Write the weighted sums of neighbours in a row of sums to a row of the picture."""
+    groups, width = weight_x.shape[0], len(out)
+    if width < SUMS_AT_ONCE:
+        for x in range(width):
+            total = np.int32(1 << 19)
+            for k in range(groups * TAPS_AT_ONCE):
+                weight = weight_x[k // TAPS_AT_ONCE, x, k % TAPS_AT_ONCE]
+                total += np.int32(weight) * np.int32(row_buffer[first_x[x] + k])
+            out[x] = np.uint8(total >> np.int32(20))
+        return
+    source, first, weights = address_of(row_buffer), address_of(first_x), address_of(weight_x)
+    next_taps, target = 2 * TAPS_AT_ONCE * width, address_of(out)
+    last = width - SUMS_AT_ONCE
+    if groups == 1:
+        for start in range(0, width, SUMS_AT_ONCE):
+            x = min(start, last)
+            mix_columns(source, first + 4 * x, weights + 2 * TAPS_AT_ONCE * x, next_taps, 1, target + x)
+    else:
+        for start in range(0, width, SUMS_AT_ONCE):
+            x = min(start, last)
+            mix_columns(source, first + 4 * x, weights + 2 * TAPS_AT_ONCE * x, next_taps, groups, target + x)
 
 
 @_compiled
@@ -214,39 +223,14 @@ def resize(
     first_x: NDArray,
     weight_x: NDArray,
     row_buffer: NDArray,
-    sum_buffer: NDArray,
     out: NDArray,
 ) -> None:
-    """Write `picture` (C, h, w) uint8, filtered by rows and then by columns, to `out` (C, H, W).
+    """Write `picture` (C, h, w) uint8, filtered by rows and then by columns, to `out` (C, H, W); both C-contiguous.
 
-    Weights are (K, O) with 14 bits; the buffer between the passes keeps 6 bits of fraction, and sums stay inside int32.
-    Buffers are int32 scratch, (w,) and (W,).
+    Weights have 14 bits; the int16 buffer between the passes keeps 6 bits of fraction, and sums stay inside int32. For the
+    other arguments see `resize.PictureFilter`.
     """
-    channels, height, width = out.shape
-    width_in = picture.shape[2]
-    for c in range(channels):
-        for row in range(height):
-            first = first_y[row]
-            _set_row(picture[c, first], weight_y[0, row], row_buffer, width_in)
-            for k in range(1, weight_y.shape[0]):
-                if weight_y[k, row] != 0:
-                    _add_row(picture[c, first + k], weight_y[k, row], row_buffer, width_in)
-            _shift_row(row_buffer, width_in)
-            for x in range(width):
-                sum_buffer[x] = np.int32(1 << 19)
-            for k in range(weight_x.shape[0]):
-                _add_tap(row_buffer, first_x, weight_x[k], k, sum_buffer, width)
-            _store(sum_buffer, out[c, row], width)
-
-
-def warm_up() -> None:
-    """Compile every kernel, or load it from disk, so that the first window does not wait for it."""
-    plane = np.zeros(4, np.uint8)
-    rgb = np.zeros((3, 2, 2), np.uint8)
-    coefficients = np.zeros(6, np.int32)
-    yuv420_to_rgb(plane, plane, plane, 2, 2, coefficients, np.zeros((8, 3), np.int16), rgb)
-    yuv444_to_rgb(plane, plane, plane, 2, 2, coefficients, rgb)
-    deinterleave_rgb(np.zeros(12, np.uint8), 6, rgb)
-    first, weight = np.zeros(2, np.int32), np.full((1, 2), 1 << 14, np.int32)
-    row = np.zeros(2, np.int32)
-    resize(rgb, first, weight, first, weight, row, row.copy(), np.zeros((3, 2, 2), np.uint8))
+    for c in range(out.shape[0]):
+        for row in range(out.shape[1]):
+            _mix_rows(picture, c, first_y[row], weight_y[row], row_buffer)
+            _mix_columns(row_buffer, first_x, weight_x, out[c, row])

@@ -4,10 +4,11 @@ Functions of libav are called by address, which comes as a number at run time, s
 disk. Nothing is read from a frame that was not compared with what the caller expects and with the size of its buffers.
 Any surprise ends the loop with a status; the caller then repeats the window through PyAV, which words the error.
 
-Compiled code is kept by the time stamp of this file: touch it after an edit of `kernels.py`, whose kernels are inlined.
+Compiled code is kept by the time stamp of this file: touch it after an edit of `kernels.py` or `vectors.py`,
+which are inlined.
 """
 
-# Shapes: P packets, S segments, W wanted frames, T rows, C channels, H height, W width
+# Shapes: R ranges of bytes, P packets, S segments, W wanted frames, T rows, C channels, H height, W width
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from trajload.decode.libav_symbols import (
 )
 from trajload.types import NDArray
 
-__all__ = ["BYTES", "OK", "YUV420", "YUV444", "decode_window"]
+__all__ = ["BYTES", "KIND_AT", "OK", "YUV420", "YUV444", "decode_window"]
 
 _F = TypeVar("_F")
 
@@ -58,12 +59,12 @@ else:
 _SEND, _RECEIVE, _FLUSH, _UNREF, _PLANE_BUFFER = 0, 1, 2, 3, 4
 _CONTEXT, _PACKET, _FRAME, _SKIP, _REORDER, _FLAGS, _ERRORS, _EAGAIN = 5, 6, 7, 8, 9, 10, 11, 12
 # Entries of `expected`.
-_WIDTH, _HEIGHT, _FORMAT, _KIND, _IS_DIRECT, _MAY_SKIP, _SAMPLE_BYTES = 0, 1, 2, 3, 4, 5, 6
+_WIDTH, _HEIGHT, _FORMAT, KIND_AT, _IS_DIRECT, _MAY_SKIP, _SAMPLE_BYTES = 0, 1, 2, 3, 4, 5, 6
 
 # What is made of a frame: its first plane's bytes, or RGB by one of the kernels.
 BYTES, YUV420, YUV444 = 0, 1, 2
 # Statuses.
-OK, SEND_FAILED, RECEIVE_FAILED, IS_CORRUPT, IS_OTHER, BAD_PLANE, IS_MISSING = 0, 1, 2, 3, 4, 5, 6
+OK, SEND_FAILED, RECEIVE_FAILED, IS_CORRUPT, IS_OTHER, BAD_PLANE, IS_MISSING, IS_UNFIT = 0, 1, 2, 3, 4, 5, 6, 7
 
 _CORRUPT_FLAG = 1
 _SKIP_NONREF, _SKIP_DEFAULT = 8, 0
@@ -154,16 +155,25 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 
 @_compiled
-def _find(sorted_W: NDArray, value: int) -> int:
-    """Return where `value` stands in `sorted_W`, or -1."""
-    low, high = 0, len(sorted_W)
+def _find(wanted_W3: NDArray, pts: int) -> int:
+    """Return which of the frames, by rising pts, has this one, or -1."""
+    low, high = 0, len(wanted_W3)
     while low < high:
         mid = (low + high) >> 1
-        if sorted_W[mid] < value:
+        if wanted_W3[mid, 0] < pts:
             low = mid + 1
         else:
             high = mid
-    return low if low < len(sorted_W) and sorted_W[low] == value else -1
+    return low if low < len(wanted_W3) and wanted_W3[low, 0] == pts else -1
+
+
+@_compiled
+def _address(bases_R: NDArray, ranges_R2: NDArray, offset: int, size: int) -> int:
+    """Return where in memory bytes of the file stand, or 0 unless all of them are there."""
+    for r in range(len(bases_R)):
+        if ranges_R2[r, 0] <= offset < ranges_R2[r, 1] and size <= ranges_R2[r, 1] - offset:
+            return bases_R[r] + (offset - ranges_R2[r, 0])
+    return 0
 
 
 @_compiled
@@ -204,10 +214,10 @@ def _copy_bytes(state: NDArray, height: int, row_bytes: int, row_H: NDArray, byt
 
 
 @_compiled
-def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, buffer: NDArray, out: NDArray) -> int:
+def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, out: NDArray) -> int:
     """Write the frame as planar RGB (3, H, W) of its own size."""
     width, height = expected[_WIDTH], expected[_HEIGHT]
-    is_420 = expected[_KIND] == YUV420
+    is_420 = expected[KIND_AT] == YUV420
     c_width, c_height = ((width + 1) >> 1, (height + 1) >> 1) if is_420 else (width, height)
     y_size = _plane_size(state, 0, width, height)
     u_size = _plane_size(state, 1, c_width, c_height)
@@ -220,7 +230,7 @@ def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, buffer: N
     u = carray(_pointer(_load64(frame + FRAME_DATA + 8)), u_size, np.uint8)
     v = carray(_pointer(_load64(frame + FRAME_DATA + 16)), v_size, np.uint8)
     if is_420:
-        yuv420_to_rgb(y, u, v, y_stride, c_stride, coefficients, buffer, out)
+        yuv420_to_rgb(y, u, v, y_stride, c_stride, coefficients, out)
     else:
         yuv444_to_rgb(y, u, v, y_stride, c_stride, coefficients, out)
     return OK
@@ -230,19 +240,18 @@ def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, buffer: N
 def decode_window(
     state: NDArray,
     expected: NDArray,
-    packets_4P: NDArray,
+    bases_R: NDArray,
+    ranges_R2: NDArray,
+    packets_P4: NDArray,
     segments_S3: NDArray,
-    want_pts_W: NDArray,
-    want_row_W: NDArray,
+    wanted_W3: NDArray,
     coefficients: NDArray,
-    buffer: NDArray,
     rgb: NDArray,
     first_y: NDArray,
     weight_y: NDArray,
     first_x: NDArray,
     weight_x: NDArray,
     row_buffer: NDArray,
-    sum_buffer: NDArray,
     out: NDArray,
 ) -> int:
     """Decode the packets and write each wanted frame to its row of `out`; return OK or why not.
@@ -250,26 +259,31 @@ def decode_window(
     Args:
         state: Addresses of functions and structs; see `libav_decoder.loop_state`.
         expected: What frames must look like, and what to do with them.
-        packets_4P: int64 address, size, pts and dts of each packet.
+        bases_R: Where in memory each range of bytes stands.
+        ranges_R2: First byte and last + 1 of each range in the file.
+        packets_P4: int64 offset in the file, size, pts and dts of each packet.
         segments_S3: First and last + 1 packet of each run that starts on a keyframe, and its reorder depth.
-        want_pts_W: Rising pts of the frames asked for. Emptied of what was found: NO_PTS takes its place at the end.
-        want_row_W: Row of `out` for each.
+        wanted_W3: pts, rising, number and row of `out` of each frame asked for.
         coefficients: Of the colour kernel.
-        buffer: Of the 4:2:0 kernel.
         rgb: (3, H, W) of the stored size, used where `out` has another.
         first_y: Resize weights, and so on; for `BYTES`, the wanted rows and bytes instead of the first two.
         out: (T, C, H, W) uint8.
     """
     context, packet, frame = state[_CONTEXT], state[_PACKET], state[_FRAME]
-    width, height, kind = expected[_WIDTH], expected[_HEIGHT], expected[_KIND]
+    width, height, kind = expected[_WIDTH], expected[_HEIGHT], expected[KIND_AT]
     is_direct, may_skip = expected[_IS_DIRECT] != 0, expected[_MAY_SKIP] != 0
-    is_done_W = np.zeros(len(want_pts_W), np.uint8)
+    for i in range(len(packets_P4)):
+        # libav takes an empty packet for the end of the stream
+        size = packets_P4[i, 1]
+        if not 0 < size < 1 << 31 or _address(bases_R, ranges_R2, packets_P4[i, 0], size) == 0:
+            return IS_UNFIT
+    is_done_W = np.zeros(len(wanted_W3), np.uint8)
     num_done = 0
     for s in range(segments_S3.shape[0]):
         start, stop = segments_S3[s, 0], segments_S3[s, 1]
         pending = 0
         for i in range(start, stop):
-            k = _find(want_pts_W, packets_4P[2, i])
+            k = _find(wanted_W3, packets_P4[i, 2])
             if k >= 0 and is_done_W[k] == 0:
                 pending += 1
         if may_skip and segments_S3[s, 2] > _load32(state[_REORDER]):
@@ -277,14 +291,15 @@ def decode_window(
         for i in range(start, stop + 1):
             if i < stop:
                 if may_skip:
-                    k = _find(want_pts_W, packets_4P[2, i])
+                    k = _find(wanted_W3, packets_P4[i, 2])
                     _store32(state[_SKIP], _SKIP_DEFAULT if k >= 0 and is_done_W[k] == 0 else _SKIP_NONREF)
                 # A packet without a buffer of its own is copied, and padded, by the call.
                 _store64(packet + PACKET_BUF, 0)
-                _store64(packet + PACKET_DATA, packets_4P[0, i])
-                _store32(packet + PACKET_SIZE, packets_4P[1, i])
-                _store64(packet + PACKET_PTS, packets_4P[2, i])
-                _store64(packet + PACKET_DTS, packets_4P[3, i])
+                size = packets_P4[i, 1]
+                _store64(packet + PACKET_DATA, _address(bases_R, ranges_R2, packets_P4[i, 0], size))
+                _store32(packet + PACKET_SIZE, size)
+                _store64(packet + PACKET_PTS, packets_P4[i, 2])
+                _store64(packet + PACKET_DTS, packets_P4[i, 3])
                 result = _call_pp(state[_SEND], context, packet)
                 _store64(packet + PACKET_DATA, 0)
                 _store32(packet + PACKET_SIZE, 0)
@@ -299,7 +314,7 @@ def decode_window(
                 if result < 0:
                     return RECEIVE_FAILED
                 pts = _load64(frame + FRAME_PTS)
-                k = _find(want_pts_W, pts)
+                k = _find(wanted_W3, pts)
                 if pts == NO_PTS or k < 0 or is_done_W[k] != 0:
                     continue
                 if _load32(frame + state[_FLAGS]) & _CORRUPT_FLAG or _load32(frame + state[_ERRORS]) != 0:
@@ -310,16 +325,16 @@ def decode_window(
                     or _load32(frame + FRAME_FORMAT) != expected[_FORMAT]
                 ):
                     return IS_OTHER
-                row = want_row_W[k]
+                row = wanted_W3[k, 2]
                 if kind == BYTES:
                     bytes_per_row = width * expected[_SAMPLE_BYTES]
                     status = _copy_bytes(state, height, bytes_per_row, first_y, first_x, out[row, 0])
                 elif is_direct:
-                    status = _convert(state, expected, coefficients, buffer, out[row])
+                    status = _convert(state, expected, coefficients, out[row])
                 else:
-                    status = _convert(state, expected, coefficients, buffer, rgb)
+                    status = _convert(state, expected, coefficients, rgb)
                     if status == OK:
-                        resize(rgb, first_y, weight_y, first_x, weight_x, row_buffer, sum_buffer, out[row])
+                        resize(rgb, first_y, weight_y, first_x, weight_x, row_buffer, out[row])
                 if status != OK:
                     return status
                 is_done_W[k] = 1
@@ -333,4 +348,4 @@ def decode_window(
         _call_p(state[_FLUSH], context)
         if pending != 0:
             return IS_MISSING
-    return OK if num_done == len(want_pts_W) else IS_MISSING
+    return OK if num_done == len(wanted_W3) else IS_MISSING

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajload.decode.plan import Blobs, VideoReads, reorder_depth
+from trajload.decode.plan import Blobs, VideoReads
 from trajload.decode.resize import nearest_indices
 from trajload.refs import VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
@@ -35,6 +35,22 @@ class LoopSetup:
     arrays: tuple[NDArray, ...]
     """From the colour coefficients to the last scratch buffer."""
 
+    def decode(self, reads: VideoReads, source: Blobs, out: NDArray) -> int:
+        """Write the wanted frames to their rows of `out` (T, C, H, W) uint8 and return a status of `libav_loop`."""
+        from trajload.decode import libav_loop
+
+        return libav_loop.decode_window(  # type: ignore[call-arg]
+            self.state,
+            self.expected,
+            source.addresses(),
+            reads.ranges_R2,
+            reads.packets_P4,
+            reads.segments_S3,
+            reads.wanted_W3,
+            *self.arrays,
+            out,
+        )
+
     def close(self) -> None:
         self.decoder.close()
 
@@ -50,45 +66,17 @@ def decode_with_loop(
     from trajload.decode import libav_loop
 
     index = track.index
-    kind = _kind(index, spec)
-    if kind is None:
-        return False
     size = out.shape[2:]
-    setup = context.loop_setup(index, size, kind)
+    setup = context.loop_setup(index, spec, size)
     if setup is None:
         return False
-    runs = [slice(a, b) for a, b in reads.segments]
-    stops = np.cumsum([b - a for a, b in reads.segments])
-    packets_4P = np.empty((4, stops[-1]), dtype=np.int64)
-    segments_S3 = np.zeros((len(runs), 3), dtype=np.int64)
-    start = 0
-    for s, (run, stop) in enumerate(zip(runs, stops.tolist(), strict=True)):
-        packets_4P[0, start:stop] = index.offset_P[run]
-        packets_4P[1, start:stop] = index.size_P[run]
-        packets_4P[2, start:stop] = index.pts_P[run]
-        packets_4P[3, start:stop] = index.dts_P[run]
-        segments_S3[s] = start, stop, reorder_depth(index.pts_P[run]) if index.codec == "h264" else 0
-        start = stop
-    # libav takes an empty packet for the end of the stream
-    if packets_4P[1].min() <= 0 or packets_4P[1].max() >= 1 << 31:
-        return False
-    packets_4P[0] = source.addresses(packets_4P[0], packets_4P[1])
-    pts_W = index.pts_P[index.packet_of_frame_F[reads.frames_F]]
-    order = np.argsort(pts_W)
     rows_out = out if out.dtype == np.uint8 else out.view(np.uint8)
-    status = libav_loop.decode_window(  # type: ignore[call-arg]
-        setup.state,
-        setup.expected,
-        packets_4P,
-        segments_S3,
-        pts_W[order],
-        reads.first_F[order],
-        *setup.arrays,
-        rows_out,
-    )
-    if status != libav_loop.OK:
-        context.drop_loop(index, size, kind, for_good=status == libav_loop.BAD_PLANE)
-    return bool(status == libav_loop.OK)
+    status = setup.decode(reads, source, rows_out)
+    if status == libav_loop.OK:
+        return True
+    if status != libav_loop.IS_UNFIT:
+        context.drop_loop(index, spec, size, for_good=status == libav_loop.BAD_PLANE)
+    return False
 
 
 def _kind(index: VideoIndex, spec: StreamSpec) -> str | None:
@@ -103,13 +91,22 @@ def _kind(index: VideoIndex, spec: StreamSpec) -> str | None:
 
 
 def make_setup(
-    libav: Libav, index: VideoIndex, size: tuple[int, ...], kind: str, context: DecodeContext
+    libav: Libav, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...], context: DecodeContext
 ) -> LoopSetup | None:
-    """Open a decoder for `index` and prepare the loop for pictures of `size` (H, W); None if that fails."""
+    """Open a decoder for `index` and prepare the loop for pictures of `size` (H, W); None if it cannot make them.
+
+    Raises:
+        DecodeError: The video does not show what the spec declares.
+    """
     from trajload.decode import libav_loop
     from trajload.decode.libav_decoder import LibavDecoder, loop_state
     from trajload.decode.libav_symbols import LibavUnavailableError
+    from trajload.decode.pixels import check_picture
 
+    check_picture(index, spec)
+    kind = _kind(index, spec)
+    if kind is None:
+        return None
     try:
         decoder = LibavDecoder(libav, index)
     except LibavUnavailableError:
@@ -119,25 +116,21 @@ def make_setup(
     sample_bytes = _BYTES_PER_SAMPLE.get(index.pix_fmt, 1)
     kinds = {"bytes": libav_loop.BYTES, "420": libav_loop.YUV420, "444": libav_loop.YUV444}
     expected = [width, height, decoder.pix_fmt, kinds[kind], is_direct, index.codec == "h264", sample_bytes]
+    i16: Any = np.int16
     i32: Any = np.int32
-    coefficients, buffer, rgb = np.zeros(6, i32), np.zeros((8, 1), np.int16), np.zeros((3, 1, 1), np.uint8)
+    coefficients, rgb = np.zeros(6, i32), np.zeros((3, 1, 1), np.uint8)
     first_y = first_x = np.zeros(0, i32)
-    weight_y = weight_x = np.zeros((0, 0), i32)
-    row_buffer = sum_buffer = np.zeros(0, i32)
+    resizing = (first_y, np.zeros((0, 0), i16), first_x, np.zeros((0, 0, 0), i16), np.zeros(0, i16))
     if kind == "bytes":
         if not is_direct:
             first_y = nearest_indices(height, size[0]).astype(i32)
             columns = nearest_indices(width, size[1]).astype(i32) * sample_bytes
             first_x = (columns[:, None] + np.arange(sample_bytes, dtype=i32)).reshape(-1)
+            resizing = (first_y, resizing[1], first_x, *resizing[3:])
     else:
         coefficients = context.coefficients(kind, index.pix_fmt, index.color_space, index.color_range)
-        buffer = context.scratch("yuv_rows", (8, width + 1), np.int16) if kind == "420" else buffer
         if not is_direct:
             rgb = context.scratch("rgb", (3, height, width), np.uint8)
-            first_y, weight_y = context.weights(height, size[0])
-            first_x, weight_x = context.weights(width, size[1])
-            weight_y, weight_x = weight_y.T, weight_x.T
-            row_buffer = context.scratch("resize_row", (width,), i32)
-            sum_buffer = context.scratch("resize_sum", (size[1],), i32)
-    arrays = (coefficients, buffer, rgb, first_y, weight_y, first_x, weight_x, row_buffer, sum_buffer)
+            resizing = context.filter((height, width), size).arrays
+    arrays = (coefficients, rgb, *resizing)
     return LoopSetup(decoder, loop_state(libav, decoder), np.array(expected, dtype=np.int64), arrays)

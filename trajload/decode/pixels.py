@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_picture",
     "finish_picture",
+    "is_matrix_known",
     "kernel_of",
     "swscale_coefficients",
     "write_picture",
@@ -58,6 +59,11 @@ def kernel_of(pix_fmt: str, color_space: str, height: int) -> str | None:
     if pix_fmt in ("yuv420p", "yuvj420p") and height % 2 == 0:
         return "420"
     return "444" if pix_fmt in ("yuv444p", "yuvj444p") else None
+
+
+def is_matrix_known(color_space: str) -> bool:
+    """Return whether we convert that colour space ourselves."""
+    return color_space in _LUMA_WEIGHTS
 
 
 def _gains(pix_fmt: str, color_space: str, color_range: str) -> tuple[bool, tuple[float, ...]]:
@@ -139,7 +145,7 @@ def _convert(frame: VideoFrame, rgb: NDArray, index: VideoIndex, context: Decode
     tag = (index.pix_fmt, index.color_space, index.color_range)
     planes = (_samples(y), _samples(u), _samples(v), y.line_size, u.line_size, context.coefficients(kernel, *tag))
     if kernel == "420":
-        kernels.yuv420_to_rgb(*planes, context.scratch("yuv_rows", (8, index.width + 1), np.int16), rgb)
+        kernels.yuv420_to_rgb(*planes, rgb)
     else:
         kernels.yuv444_to_rgb(*planes, rgb)
 

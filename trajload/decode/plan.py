@@ -8,7 +8,7 @@ import numpy as np
 
 from trajload.errors import ConfigError, DecodeError, ShardCorruptError, WindowError
 from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
-from trajload.types import BoolArray, Int64Array
+from trajload.types import Int64Array, NDArray
 
 __all__ = [
     "Blobs",
@@ -17,8 +17,6 @@ __all__ = [
     "merge_ranges",
     "plan_reads",
     "plan_video",
-    "reorder_depth",
-    "video_segments",
 ]
 
 # Pieces closer than this are read in one go: the audio between the packets of a GOP costs less than a second
@@ -56,6 +54,9 @@ def plan_reads(track: Track, rows: Int64Array) -> list[ByteRange]:
     Raises:
         WindowError: A row lies outside [0, track.num_rows).
     """
+    if isinstance(track, VideoTrack) and isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1:
+        # the usual case; rows are checked as they are planned
+        return plan_video(track, rows) if rows.size else []
     rows = check_rows(track, rows)
     if rows.size == 0 or isinstance(track, TableTrack):
         return []
@@ -92,88 +93,64 @@ def merge_ranges(file: str, offset_N: Int64Array, size_N: Int64Array) -> list[By
     return [ByteRange(file, int(a), int(b - a)) for a, b in zip(start_N[first], stop_N[last], strict=True)]
 
 
-def video_segments(track: VideoTrack, frames_F: Int64Array) -> list[tuple[int, int]]:
-    """Return half-open packet runs, each starting on a keyframe, that must be fed to get `frames_F` out.
-
-    Runs that touch are joined: going on costs nothing, starting again costs a flush.
-    """
-    index = track.index
-    if int(frames_F.max()) >= index.num_frames:
-        raise DecodeError(
-            f"frame {int(frames_F[frames_F >= index.num_frames][0])} not decodable: the video has {index.num_frames} frames, but its "
-            f"track promises frames [{track.first_frame}, {track.first_frame + track.num_rows}). Run 'trajload doctor'."
-        )
-    seek = index.seek_of_frame_F[frames_F]
-    last = index.packet_of_frame_F[frames_F]
-    order = np.argsort(seek, kind="stable")
-    out: list[tuple[int, int]] = []
-    for s, e in zip(seek[order].tolist(), last[order].tolist(), strict=True):
-        if out and s <= out[-1][1]:
-            out[-1] = (out[-1][0], max(out[-1][1], e + 1))
-        else:
-            out.append((s, e + 1))
-    return out
-
-
 class VideoReads(list[ByteRange]):
     """The ranges of a video window, and how its frames come out of them: what decoding need not work out again."""
 
-    __slots__ = ("first_F", "frames_F", "groups", "segments")
+    __slots__ = ("groups_G5", "packets_P4", "ranges_R2", "rows", "segments_S3", "wanted_W3")
 
-    def __init__(
-        self,
-        ranges: list[ByteRange],
-        frames_F: Int64Array,
-        first_F: Int64Array,
-        segments: list[tuple[int, int]],
-        groups: list[tuple[int, int]],
-    ) -> None:
-        super().__init__(ranges)
-        self.frames_F = frames_F
-        """Frames of the video, rising, each once."""
-        self.first_F = first_F
-        """Where each of them is first asked for."""
-        self.segments = segments
-        """Packet runs to feed; see `video_segments`."""
-        self.groups = groups
-        """Packet runs of the whole groups that hold them."""
+    def __init__(self, file: str, rows: Int64Array, arrays: tuple[NDArray, ...]) -> None:
+        """Take what `plan_kernel.plan_window` gives after its status."""
+        self.ranges_R2, self.groups_G5, self.segments_S3, self.packets_P4, self.wanted_W3 = arrays
+        super().__init__(ByteRange(file, start, stop - start) for start, stop in self.ranges_R2.tolist())
+        self.rows = rows
+        """The rows planned for."""
+
+    @property
+    def first_of_frame(self) -> dict[int, int]:
+        """Where each frame of the video that is wanted is first asked for."""
+        return dict(self.wanted_W3[:, 1:].tolist())
 
 
 def plan_video(track: VideoTrack, rows: Int64Array) -> VideoReads:
-    """Return the reads of a window of a video; `rows` are checked and not empty."""
+    """Return the reads of a window of a video; `rows` are int64 and not empty.
+
+    Raises:
+        WindowError: A row lies outside [0, track.num_rows).
+        DecodeError: The video has fewer frames than its track promises, or its packet table makes no sense.
+    """
+    from trajload.decode import plan_kernel
+
     index = track.index
-    needed, first = np.unique(rows, return_index=True)
-    frames_F = needed + track.first_frame
-    segments = video_segments(track, frames_F)
-    groups = _whole_groups(index.is_keyframe_P, segments)
-    packets = (
-        slice(*groups[0]) if len(groups) == 1 else np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in groups])
+    packets = (index.offset_P, index.size_P, index.pts_P, index.dts_P, index.is_keyframe_P)
+    table: tuple[NDArray, ...] = (*packets, index.packet_of_frame_F, index.seek_of_frame_F)
+    if not all(column.flags.c_contiguous for column in table):
+        table = tuple(np.ascontiguousarray(column) for column in table)
+    numbers = (track.first_frame, track.num_rows, MAX_GAP_BYTES, index.codec == "h264")
+
+    def plan(rows: Int64Array) -> tuple[int, tuple[NDArray, ...]]:
+        status, *arrays = plan_kernel.plan_window(rows, *table, *numbers)
+        return status, tuple(arrays)
+
+    status, arrays = plan(np.ascontiguousarray(rows))
+    if status == plan_kernel.IS_DISORDERED:
+        needed, first = np.unique(rows, return_index=True)
+        status, arrays = plan(needed)
+        if status == plan_kernel.OK:
+            arrays[-1][:, 2] = first[arrays[-1][:, 2]]
+    if status == plan_kernel.OK:
+        return VideoReads(track.file, rows, arrays)
+    check_rows(track, rows)
+    if status == plan_kernel.BAD_FRAME:
+        frames = rows + track.first_frame
+        bad = int(frames[(frames < 0) | (frames >= index.num_frames)][0])
+        raise DecodeError(
+            f"frame {bad} not decodable: the video has {index.num_frames} frames, but its "
+            f"track promises frames [{track.first_frame}, {track.first_frame + track.num_rows}). Run 'trajload doctor'."
+        )
+    raise DecodeError(
+        f"the packet table of the video in {track.file!r} makes no sense: it points at packets outside its "
+        f"{len(index.is_keyframe_P)}. The index is damaged; run 'trajload verify'."
     )
-    ranges = merge_ranges(track.file, index.offset_P[packets], index.size_P[packets])
-    return VideoReads(ranges, frames_F, first, segments, groups)
-
-
-def _whole_groups(is_key_P: BoolArray, segments: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return half-open packet runs of the whole groups of pictures that `segments` touch."""
-    out: list[tuple[int, int]] = []
-    for start, stop in segments:
-        # argmax on bool stops at the first True, so this costs the length of one group
-        rest = is_key_P[stop:]
-        step = int(rest.argmax()) if rest.size else 0
-        end = stop + step if rest.size and rest[step] else len(is_key_P)
-        if out and start < out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
-        else:
-            out.append((start, end))
-    return out
-
-
-def reorder_depth(pts_P: Int64Array) -> int:
-    """Return how many frames a decoder must hold back to give these packets' frames in display order."""
-    rank = np.empty(len(pts_P), dtype=np.int64)
-    rank[np.argsort(pts_P)] = np.arange(len(pts_P))
-    # The greatest number of frames that precede one in decode order and follow it in display order.
-    return int((np.arange(len(pts_P)) - rank).max(initial=0))
 
 
 class Blobs:
@@ -194,15 +171,10 @@ class Blobs:
         self._views = [memoryview(blob) for blob in blobs]
         self._starts = [r.offset for r in ranges]
 
-    def addresses(self, offset_P: Int64Array, size_P: Int64Array) -> Int64Array:
-        """Return where in memory each piece stands; good while the blobs live."""
-        start_R = np.array(self._starts, dtype=np.int64)
-        base_R = np.array([np.frombuffer(view, dtype=np.uint8).ctypes.data for view in self._views], dtype=np.int64)
-        stop_R = np.array([where.offset + where.size for where in self._ranges], dtype=np.int64)
-        k_P = np.searchsorted(start_R, offset_P, side="right") - 1
-        if (k_P < 0).any() or (size_P < 0).any() or (offset_P + size_P > stop_R[k_P]).any():
-            raise AssertionError("a packet was not planned")
-        return base_R[k_P] + (offset_P - start_R[k_P])
+    def addresses(self) -> Int64Array:
+        """Return where in memory each range stands; good while the blobs live."""
+        found = [np.frombuffer(view, dtype=np.uint8).__array_interface__["data"][0] for view in self._views]
+        return np.array(found, dtype=np.int64)
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return the bytes [offset, offset + size) of the file."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,55 @@ from trajload.types import Int64Array, NDArray
 if TYPE_CHECKING:
     from trajload.decode.context import DecodeContext
 
-__all__ = ["WEIGHT_BITS", "axis_weights", "nearest_indices", "resize_planes"]
+__all__ = ["WEIGHT_BITS", "PictureFilter", "axis_weights", "nearest_indices", "resize_planes"]
 
 WEIGHT_BITS = 14
+_TAPS_AT_ONCE_Y, _TAPS_AT_ONCE_X = 2, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PictureFilter:
+    """The filters of both axes as `kernels.resize` takes them, and its row buffer: for one thread at a time."""
+
+    first_y: NDArray
+    """int32 (H,): the first row of each output row."""
+    weight_y: NDArray
+    """int16 (H, K), K even; taps beyond the picture weigh nothing."""
+    first_x: NDArray
+    """int32 (W,)"""
+    weight_x: NDArray
+    """int16 (G, W, 4): weights of the first four taps of each output column, of the next four, and so on."""
+    row_buffer: NDArray
+    """int16, as long as a row and the taps beyond it."""
+
+    @classmethod
+    def between(cls, size_in: tuple[int, ...], size_out: tuple[int, ...]) -> PictureFilter:
+        """Return the filter from pictures of `size_in` (h, w) to `size_out` (H, W)."""
+        first_y, weight_y = _in_groups(size_in[0], size_out[0], _TAPS_AT_ONCE_Y)
+        first_x, weight_x = _in_groups(size_in[1], size_out[1], _TAPS_AT_ONCE_X)
+        taps = weight_x.shape[1]
+        grouped = weight_x.reshape(size_out[1], taps // _TAPS_AT_ONCE_X, _TAPS_AT_ONCE_X).transpose(1, 0, 2)
+        row_buffer = np.zeros(size_in[1] + taps, dtype=np.int16)
+        return cls(first_y, weight_y, first_x, np.ascontiguousarray(grouped), row_buffer)
+
+    @property
+    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray, NDArray]:
+        """The middle arguments of `kernels.resize`."""
+        return self.first_y, self.weight_y, self.first_x, self.weight_x, self.row_buffer
+
+
+def _in_groups(num_in: int, num_out: int, group: int) -> tuple[NDArray, NDArray]:
+    """Return `axis_weights` as int16, the number of taps a multiple of `group`; windows lie inside the input if they can."""
+    first_O, weight_OK = axis_weights(num_in, num_out)
+    taps = weight_OK.shape[1]
+    wider = -(-taps // group) * group
+    start_O = np.minimum(first_O, max(num_in - wider, 0)).astype(np.int32)
+    grouped_OK = np.zeros((num_out, wider), dtype=np.int16)
+    columns_OK = (first_O - start_O)[:, None] + np.arange(taps)
+    # what a window moved at the edge would push out weighs nothing there
+    is_inside_OK = columns_OK < wider
+    grouped_OK[np.nonzero(is_inside_OK)[0], columns_OK[is_inside_OK]] = weight_OK[is_inside_OK]
+    return start_O, grouped_OK
 
 
 def axis_weights(num_in: int, num_out: int) -> tuple[NDArray, NDArray]:
@@ -73,10 +120,4 @@ def resize_planes(picture: NDArray, out: NDArray, context: DecodeContext) -> Non
     """Write `picture` (C, h, w) uint8 resized to `out` (C, H, W) uint8; both C-contiguous."""
     from trajload.decode import kernels
 
-    first_y, weight_y = context.weights(picture.shape[1], out.shape[1])
-    first_x, weight_x = context.weights(picture.shape[2], out.shape[2])
-    rows = (
-        context.scratch("resize_row", (picture.shape[2],), np.int32),
-        context.scratch("resize_sum", (out.shape[2],), np.int32),
-    )
-    kernels.resize(picture, first_y, weight_y.T, first_x, weight_x.T, *rows, out)
+    kernels.resize(picture, *context.filter(picture.shape[1:], out.shape[1:]).arrays, out)

@@ -10,7 +10,7 @@ import numpy as np
 
 from trajload.decode.arrays import decode_array, decode_chunks, decode_table
 from trajload.decode.context import DecodeContext
-from trajload.decode.plan import check_rows, plan_reads
+from trajload.decode.plan import VideoReads, check_rows, plan_reads
 from trajload.decode.text import read_table_text, read_text_member
 from trajload.errors import ConfigError, DecodeError
 from trajload.refs import ArrayTrack, ByteRange, ChunkTrack, ImageTrack, TableTrack, TextTrack, Track, VideoTrack
@@ -75,7 +75,8 @@ def decode_rows(
         ShardCorruptError: Bytes differ from their checksum, or are too few.
         DecodeError: Bytes are as written but do not give the promised rows.
     """
-    rows = check_rows(track, rows)
+    if not isinstance(plan, VideoReads) or plan.rows is not rows:
+        rows = check_rows(track, rows)
     shape, dtype = row_shape(spec, request)
     if out.shape != (len(rows), *shape) or out.dtype != dtype or not out.flags.c_contiguous:
         raise ConfigError(
@@ -91,7 +92,7 @@ def decode_rows(
     elif isinstance(track, ImageTrack):
         from trajload.decode.image import decode_images
 
-        decode_images(track, rows, blobs, out, spec=spec, context=context)
+        decode_images(track, rows, blobs, out, spec=spec, request=request, context=context)
     elif isinstance(track, ArrayTrack):
         decode_array(track, rows, plan or plan_reads(track, rows), blobs, out, store=store, context=context)
     elif isinstance(track, ChunkTrack):
@@ -99,7 +100,7 @@ def decode_rows(
     elif isinstance(track, TableTrack) and spec.is_picture:
         from trajload.decode.image import decode_image_table
 
-        decode_image_table(track, rows, out, spec=spec, context=context)
+        decode_image_table(track, rows, out, spec=spec, request=request, context=context)
     elif isinstance(track, TableTrack):
         decode_table(track, rows, out)
     else:

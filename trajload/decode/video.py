@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
 from trajload.decode.context import DecodeContext, Engine
 from trajload.decode.libav_video import decode_with_loop
-from trajload.decode.plan import Blobs, VideoReads, check_rows, plan_video, reorder_depth
+from trajload.decode.plan import Blobs, VideoReads, check_rows, plan_video
 from trajload.errors import DecodeError, ShardCorruptError
 from trajload.refs import ByteRange, VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
 
-__all__ = ["decode_frames", "decode_video", "iter_frames"]
+__all__ = [
+    "check_frame",
+    "decode_frames",
+    "decode_segment",
+    "decode_video",
+    "fill_repeats",
+    "iter_frames",
+    "iter_planned",
+    "verified_source",
+]
 
 
 def decode_video(
@@ -37,27 +47,48 @@ def decode_video(
 ) -> None:
     """Write the picture of row `rows[i]` to `out[i]` (C, H, W); a row asked for twice is decoded once.
 
-    The compiled loop of `libav_video` does it where it can; what it cannot, or fails at, PyAV does from the start.
+    The compiled loop of `libav_video` does it where it can; what it cannot, or fails at, PyAV does from the start. Where
+    the context has `devices`, they say which windows an NVIDIA decoder takes.
     """
-    from trajload.decode.pixels import check_picture, write_picture
-
-    check_picture(track.index, spec)
     if len(rows) == 0:
         return
     reads = plan if isinstance(plan, VideoReads) else plan_video(track, rows)
-    source = _verified_source(track, reads, blobs)
+    # before any decoder, or any device, sees the bytes
+    source = verified_source(track, reads, blobs)
+    if context.devices is None:
+        _decode_on_cpu(track, reads, source, out, spec=spec, context=context)
+    else:
+        from trajload.decode.pixels import check_picture
+
+        check_picture(track.index, spec)
+        on_cpu = partial(_decode_on_cpu, track, reads, source, spec=spec, context=context)
+        context.devices.decode(track, reads, source, out, spec=spec, on_cpu=on_cpu, decoders=context.device_decoder)
+    fill_repeats(track, reads, rows, out)
+
+
+def _decode_on_cpu(
+    track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray, *, spec: StreamSpec, context: DecodeContext
+) -> None:
+    """Write each frame of `reads` to its row of `out`."""
     engine: Engine = "libav"
     if not decode_with_loop(track, reads, source, out, spec=spec, context=context):
+        from trajload.decode.pixels import check_picture, write_picture
+
+        check_picture(track.index, spec)
         engine = "pyav"
-        row_of = dict(zip(reads.frames_F.tolist(), reads.first_F.tolist(), strict=True))
-        for frame_number, frame in _iter_planned(track, reads, source, context):
+        row_of = reads.first_of_frame
+        for frame_number, frame in _iter_on_cpu(track, reads, source, context):
             write_picture(frame, out[row_of[frame_number]], track.index, spec, context)
     context.windows_by_engine[engine] += 1
-    if len(reads.frames_F) < len(rows):
-        first_T = reads.first_F[np.searchsorted(reads.frames_F, rows + track.first_frame)].tolist()
-        for i, j in enumerate(first_T):
-            if i != j:
-                out[i] = out[j]
+
+
+def fill_repeats(track: VideoTrack, reads: VideoReads, rows: Int64Array, out: Any) -> None:
+    """Copy frames that `rows` ask for again from where they stand in `out`, an array or a tensor."""
+    if len(reads.wanted_W3) < len(rows):
+        row_of = reads.first_of_frame
+        for i, frame_number in enumerate((rows + track.first_frame).tolist()):
+            if i != row_of[frame_number]:
+                out[i] = out[row_of[frame_number]]
 
 
 def decode_frames(track: VideoTrack, rows: Int64Array, blobs: list[bytes], context: DecodeContext) -> list[VideoFrame]:
@@ -79,77 +110,90 @@ def iter_frames(
     if len(rows) == 0:
         return
     reads = plan_video(track, rows)
-    yield from _iter_planned(track, reads, _verified_source(track, reads, blobs), context)
+    yield from _iter_on_cpu(track, reads, verified_source(track, reads, blobs), context)
 
 
-def _iter_planned(
+def _iter_on_cpu(
     track: VideoTrack, reads: VideoReads, source: Blobs, context: DecodeContext
 ) -> Iterator[tuple[int, VideoFrame]]:
-    index, frames_F = track.index, reads.frames_F
-    wanted = dict(zip(index.pts_P[index.packet_of_frame_F[frames_F]].tolist(), frames_F.tolist(), strict=True))
-    decoder = context.decoder(index)
+    decoder = context.decoder(track.index)
     try:
-        for start, stop in reads.segments:
-            yield from _decode_segment(track, source, decoder, start, stop, wanted)
+        yield from iter_planned(track.index, reads, source, decoder)
     except BaseException:
         # also when the consumer stops early: the decoder still holds packets of this window
-        context.drop_decoder(index)
+        context.drop_decoder(track.index)
         raise
+
+
+def iter_planned(
+    index: VideoIndex,
+    reads: VideoReads,
+    source: Blobs,
+    decoder: VideoCodecContext,
+    check: Callable[[VideoFrame, VideoIndex, int], None] | None = None,
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Yield (frame number, frame) for each frame that `reads` want; `check` as for `decode_segment`."""
+    wanted = dict(reads.wanted_W3[:, :2].tolist())
+    for start, stop, depth in reads.segments_S3.tolist():
+        packets = reads.packets_P4[start:stop].tolist()
+        yield from decode_segment(index, source, decoder, packets, depth, wanted, check)
     if wanted:
         raise AssertionError("segments cover all wanted frames")
 
 
-def _verified_source(track: VideoTrack, reads: VideoReads, blobs: list[bytes]) -> Blobs:
+def verified_source(track: VideoTrack, reads: VideoReads, blobs: list[bytes]) -> Blobs:
     source = Blobs(reads, blobs)
-    for start, stop in reads.groups:
-        _verify_groups(track, source, start, stop)
+    checksum_G = track.index.gop_checksum_G
+    for first, last, group, start, stop in reads.groups_G5.tolist():
+        if group >= len(checksum_G):
+            raise DecodeError(
+                f"the packet table of the video in {track.file!r} makes no sense: it has {len(checksum_G)} checksums, "
+                f"expected one for group {group}. The index is damaged; run 'trajload verify'."
+            )
+        # Packets that stand one behind the other are hashed in one go.
+        whole = start >= 0
+        digest = xxhash.xxh3_64_intdigest(
+            source.view(start, stop - start) if whole else _joined(track, source, first, last)
+        )
+        if digest != int(checksum_G[group]):
+            offset_P, size_P = track.index.offset_P[first:last], track.index.size_P[first:last]
+            raise ShardCorruptError(
+                f"group {group} of the video (packets [{first}, {last})) is damaged: bytes [{int(offset_P.min())}, "
+                f"{int((offset_P + size_P).max())}) of {track.file!r} have checksum "
+                f"{digest:016x}, expected {int(checksum_G[group]):016x}. "
+                "Restore the file from its source; 'trajload verify' lists all damage."
+            )
     return source
 
 
-def _verify_groups(track: VideoTrack, source: Blobs, start: int, stop: int) -> None:
-    """Check the groups of packets [start, stop) against their checksums."""
-    index = track.index
-    group = int(np.count_nonzero(index.is_keyframe_P[:start]))
-    keys = (np.flatnonzero(index.is_keyframe_P[start:stop]) + start).tolist()
-    for first, last in zip(keys, [*keys[1:], stop], strict=True):
-        offset_P = index.offset_P[first:last]
-        end_P = offset_P + index.size_P[first:last]
-        # Packets that stand one behind the other are hashed in one go.
-        cuts = np.flatnonzero(offset_P[1:] != end_P[:-1])
-        starts, stops = [int(offset_P[0])], [int(end_P[-1])]
-        if len(cuts):
-            starts += offset_P[cuts + 1].tolist()
-            stops = [*end_P[cuts].tolist(), *stops]
-        digest = xxhash.xxh3_64()
-        for a, b in zip(starts, stops, strict=True):
-            digest.update(source.view(a, b - a))
-        if digest.intdigest() != int(index.gop_checksum_G[group]):
-            raise ShardCorruptError(
-                f"group {group} of the video (packets [{first}, {last})) is damaged: bytes [{int(offset_P.min())}, "
-                f"{int(end_P.max())}) of {track.file!r} have checksum "
-                f"{digest.intdigest():016x}, expected {int(index.gop_checksum_G[group]):016x}. "
-                "Restore the file from its source; 'trajload verify' lists all damage."
-            )
-        group += 1
+def _joined(track: VideoTrack, source: Blobs, first: int, last: int) -> bytes:
+    """Return the bytes of packets [first, last), which stand apart in the file."""
+    offsets, sizes = track.index.offset_P[first:last].tolist(), track.index.size_P[first:last].tolist()
+    return b"".join(source.view(a, n) for a, n in zip(offsets, sizes, strict=True))
 
 
-def _decode_segment(
-    track: VideoTrack, source: Blobs, decoder: VideoCodecContext, start: int, stop: int, wanted: dict[int, int]
+def decode_segment(
+    index: VideoIndex,
+    source: Blobs,
+    decoder: VideoCodecContext,
+    packets: list[list[int]],
+    depth: int,
+    wanted: dict[int, int],
+    check: Callable[[VideoFrame, VideoIndex, int], None] | None = None,
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Feed packets [start, stop) from a keyframe on, and yield the wanted frames; takes them out of `wanted`."""
+    """Feed packets (offset, size, pts, dts) from a keyframe on, and yield the wanted frames; takes them out of `wanted`.
+
+    `depth` is the number of frames that the decoder must hold back to give them in order; `check` refuses frames that are
+    not as they should be, None is `check_frame`.
+    """
     import av
 
-    index = track.index
-    pts = index.pts_P[start:stop].tolist()
-    dts = index.dts_P[start:stop].tolist()
-    offsets = index.offset_P[start:stop].tolist()
-    sizes = index.size_P[start:stop].tolist()
+    check = check or check_frame
+    pts = {packet[2] for packet in packets}
     pending = sum(p in wanted for p in pts)
-    if index.codec == "h264":
-        # The decoder would learn this only by dropping frames that come late.
-        depth = reorder_depth(index.pts_P[start:stop])
-        if depth > decoder.reorder_depth:
-            decoder.reorder_depth = depth
+    # The decoder would learn this only by dropping frames that come late.
+    if depth > decoder.reorder_depth:
+        decoder.reorder_depth = depth
     # H.264 pictures of nal_ref_idc 0 are never referred to, by the standard, so those not wanted need no decoding:
     # with B frames that is up to half of a long group. Other codecs make no such promise that FFmpeg checks.
     can_skip = index.codec == "h264"
@@ -157,15 +201,16 @@ def _decode_segment(
     got = 0
     fed = 0
     try:
-        for i in range(stop - start + 1):
-            if i < stop - start:
-                if can_skip and (pts[i] not in wanted) != is_skipping:
+        for i in range(len(packets) + 1):
+            if i < len(packets):
+                offset, size, packet_pts, packet_dts = packets[i]
+                if can_skip and (packet_pts not in wanted) != is_skipping:
                     is_skipping = not is_skipping
                     decoder.skip_frame = "NONREF" if is_skipping else "DEFAULT"
                 # A packet of libav's own memory: it is padded, as decoders that read ahead need it to be.
-                packet = av.Packet(sizes[i])
-                packet.update(source.view(offsets[i], sizes[i]))  # type: ignore[arg-type]
-                packet.pts, packet.dts = pts[i], dts[i]
+                packet = av.Packet(size)
+                packet.update(source.view(offset, size))  # type: ignore[arg-type]
+                packet.pts, packet.dts = packet_pts, packet_dts
                 fed += 1
                 frames = decoder.decode(packet)
             else:
@@ -175,29 +220,34 @@ def _decode_segment(
                 number = wanted.pop(frame.pts, None) if frame.pts is not None else None
                 if number is None:
                     continue
-                _check_frame(frame, index, number)
+                check(frame, index, number)
                 pending -= 1
                 yield number, frame
             if pending == 0:
                 break
     except av.FFmpegError as err:
-        missing = min(number for p, number in wanted.items() if p in set(pts))
+        missing = min(number for p, number in wanted.items() if p in pts)
         raise DecodeError(
-            f"frame {missing} not decodable: got {got} frames, then packet {start + fed - 1} of the video failed: "
+            f"frame {missing} not decodable: got {got} frames, then packet {_number_of(index, packets[fed - 1])} of the video failed: "
             f"FFmpeg says {err.strerror!r}. Run 'trajload verify'; re-encode or drop the episode."
         ) from err
     if is_skipping:
         decoder.skip_frame = "DEFAULT"
     decoder.flush_buffers()
     if pending:
-        missing = min(number for p, number in wanted.items() if p in set(pts))
+        missing = min(number for p, number in wanted.items() if p in pts)
         raise DecodeError(
-            f"frame {missing} not decodable: got {got} frames from {stop - start} packets, none with pts "
+            f"frame {missing} not decodable: got {got} frames from {len(packets)} packets, none with pts "
             f"{int(index.pts_P[index.packet_of_frame_F[missing]])}. Run 'trajload verify'; re-encode or drop the episode."
         )
 
 
-def _check_frame(frame: VideoFrame, index: VideoIndex, number: int) -> None:
+def _number_of(index: VideoIndex, packet: list[int]) -> int:
+    """Return the number of a packet in the video, for messages."""
+    return int(np.flatnonzero(index.offset_P == packet[0])[0])
+
+
+def check_frame(frame: VideoFrame, index: VideoIndex, number: int) -> None:
     """Refuse a frame that is flagged corrupt or looks otherwise than the index says."""
     if frame.is_corrupt:
         raise DecodeError(

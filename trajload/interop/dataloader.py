@@ -111,7 +111,7 @@ class TrajDataLoader(DataLoader["Batch"]):
 
     def _by_threads(self) -> Iterator[Any]:
         loader, batches = self._loader, iter(self._loader)
-        pins = self.pin_memory and torch.accelerator.is_available()
+        pins = self.pin_memory and loader._engine.device is None and torch.accelerator.is_available()
         here, stop = self._steps.pass_steps
         try:
             while here < stop:
@@ -174,7 +174,8 @@ class TrajDataLoader(DataLoader["Batch"]):
             raise answer.error()
         assert isinstance(answer, Delivery)
         self._loader._engine.quarantine.merge(answer.found_bad)
-        return answer.batch
+        device = self._loader._engine.device
+        return answer.batch if device is None else answer.batch.to(device, non_blocking=self.pin_memory)
 
     def _transformed(self, batch: Batch) -> Any:
         return batch if self._transform is None else self._transform(batch)

@@ -12,7 +12,7 @@ import numpy as np
 from trajload.errors import ConfigError
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.select import EpisodeChoice, choose_episodes
-from trajload.sources.base import Dataset
+from trajload.sources.base import Dataset, Reopening
 from trajload.types import BoolArray
 
 if TYPE_CHECKING:
@@ -24,12 +24,13 @@ __all__ = ["LoaderRecipe"]
 class LoaderRecipe:
     """The arguments of a loader, small enough to be sent to every worker: below 64 KiB for 100,000 episodes.
 
-    A dataset is sent as its path and digest (`sources.base.reopened`), chosen episodes as one bit each. The other loader
+    A dataset is sent as its path and digest (`Dataset.reopening`), chosen episodes as one bit each. The other loader
     works in the thread that asks: processes and read-ahead are its caller's business.
     """
 
     def __init__(self, loader: Loader) -> None:
-        arguments = {**loader.arguments, "num_workers": 0, "check_ranks": False}
+        arguments = {**loader.arguments, "check_ranks": False, "device": None}
+        arguments.update(num_workers=0, workers="threads")
         self._make: Callable[..., Loader] = type(loader)
         self._dataset: Dataset | _MixtureRecipe
         if isinstance(loader.dataset, Mixture):
@@ -48,7 +49,7 @@ class LoaderRecipe:
             SourceError: The dataset has changed since.
             ConfigError: What was built is another loader, for instance since a transform's settings came from elsewhere.
         """
-        dataset = self._dataset.build() if isinstance(self._dataset, _MixtureRecipe) else self._dataset
+        dataset = self._dataset.build() if isinstance(self._dataset, _MixtureRecipe) else _opened(self._dataset)
         loader = self._make(dataset, **_unpacked(self._arguments))
         digest = loader.state_dict()["config_digest"]
         if digest != self._config_digest:
@@ -58,12 +59,16 @@ class LoaderRecipe:
             )
         return loader
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dataset": _sent(self._dataset)}
+
 
 class _MixtureRecipe:
     """The same for a mixture."""
 
     def __init__(self, mixture: Mixture) -> None:
         self._by, self._stretch_steps = mixture.by, mixture.stretch_steps
+        self._make_source = {name: type(source) for name, source in mixture.sources.items()}
         self._sources = {
             name: {
                 **{f.name: getattr(source, f.name) for f in dataclasses.fields(source)},
@@ -72,11 +77,24 @@ class _MixtureRecipe:
             }
             for name, source in mixture.sources.items()
         }
-        self._make_source = {name: type(source) for name, source in mixture.sources.items()}
 
     def build(self) -> Mixture:
-        sources = {name: self._make_source[name](**_unpacked(fields)) for name, fields in self._sources.items()}
+        sources = {name: self._make_source[name](**_unpacked(given)) for name, given in self._sources.items()}
         return Mixture(sources, by=self._by, stretch_steps=self._stretch_steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        sources = {name: {key: _sent(value) for key, value in given.items()} for name, given in self._sources.items()}
+        return {**self.__dict__, "_sources": sources}
+
+
+def _sent(value: Any) -> Any:
+    """Return what stands for a dataset in a pickle; anything else as it is."""
+    return (value.reopening() or value) if isinstance(value, Dataset) else value
+
+
+def _opened(value: Any) -> Any:
+    """Return the dataset that `_sent` stood for; anything else as it is."""
+    return value.open() if isinstance(value, Reopening) else value
 
 
 class _PackedEpisodes:
@@ -96,4 +114,4 @@ def _packed(dataset: Dataset, episodes: EpisodeChoice) -> _PackedEpisodes | None
 
 
 def _unpacked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: v.unpack() if isinstance(v, _PackedEpisodes) else v for key, v in arguments.items()}
+    return {key: v.unpack() if isinstance(v, _PackedEpisodes) else _opened(v) for key, v in arguments.items()}

@@ -9,7 +9,7 @@ from trajload.errors import TrajloadError
 
 if TYPE_CHECKING:
     from trajload.collate.batch import Batch
-    from trajload.loader import Loader
+    from trajload.interop.steps import TrainSteps
 
 __all__ = ["Delivery", "Failure", "StepRequest"]
 
@@ -40,20 +40,15 @@ class StepRequest(int):
     def __reduce__(self) -> tuple[Any, ...]:
         return StepRequest, (int(self), self.quarantine, self.rows)
 
-    def answer(self, loader: Loader) -> Delivery | Failure:
+    def answer(self, steps: TrainSteps) -> Delivery | Failure:
         """Make the batch, in the worker."""
-        quarantine = loader._engine.quarantine
-        quarantine.load(self.quarantine)
         try:
-            batch = make_batch(loader, int(self), None if self.rows is None else slice(*self.rows))
+            quarantine = steps.quarantine
+            quarantine.load(self.quarantine)
+            batch = steps.make(int(self), None if self.rows is None else slice(*self.rows))
         except TrajloadError as err:
             return Failure(err)
         return Delivery(batch, [row for row in quarantine.to_json() if row not in self.quarantine])
-
-
-def make_batch(loader: Loader, train_step: int, rows: slice | None) -> Batch:
-    """Make one batch in a worker: plainly, in its one thread. The one place to put a faster way."""
-    return loader.batch_at(train_step, rows=rows)
 
 
 class Delivery:

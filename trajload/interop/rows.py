@@ -36,7 +36,7 @@ class Rows(Dataset["Batch"]):
     def __getitem__(self, item: int) -> Batch:
         """Return row `item % global_batch_size` of train_step `item // global_batch_size`."""
         train_step, b = divmod(operator.index(item), self._global_batch_size)
-        return self._steps._here().batch_at(train_step, rows=slice(b, b + 1))
+        return self._steps.make(train_step, slice(b, b + 1))
 
     def __len__(self) -> int:
         """Rows of the whole run; TypeError without `num_epochs`."""

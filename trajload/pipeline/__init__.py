@@ -2,6 +2,7 @@
 
 build.py      what a batch is made of, row by row; run plainly it is the oracle
 prefetch.py   the same work by threads, ahead of the consumer, delivered in order
+workers.py    who makes the batches: threads, worker processes (process_pool.py and what it names), or what `auto` measured
 quarantine.py what happens to a window that cannot be read
 state.py      the checkpointable state, and the error that names what does not fit
 stats.py      where the time went

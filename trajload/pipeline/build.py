@@ -8,23 +8,28 @@ threads (`units`, `prefetch`) calls the same functions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trajload.collate.batch import Batch
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots
+from trajload.collate.slots import BatchSlots, SlotPlan
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
+from trajload.decode.devices import VideoDevices
 from trajload.errors import StageFailedError, TrajloadError, at
-from trajload.pipeline.config import OnError, check_rows
+from trajload.pipeline.config import OnError, StreamChoice, check_rows
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.refs import WindowRef
 from trajload.sampling.mixture import MixtureSampler
-from trajload.sampling.sampler import Sampler
+from trajload.sampling.sampler import BatchRefs, Sampler
+
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
 
 __all__ = ["BatchBuilder"]
 
@@ -58,11 +63,20 @@ class BatchBuilder:
         self.sources = tuple(sources)
         self.sampler = sampler
         self.rows = rows
-        self.rows_at = rows_at or (lambda train_step: rows)
+        self.has_fixed_rows = rows_at is None
+        self._rank_rows_at = rows_at
+        self.part: Callable[[slice], slice] | None = None
+        """Rows of a rank → the part of them that is built here; None for all. A worker process builds a part."""
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
         self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
+        self.memory: Callable[[int], BatchSlots] | None = None
+        """Train_step → where its rows are written; None for memory of this process."""
+        self.first_row = 0
+        """Of the part in the rank's batch, for messages."""
+        self.devices: VideoDevices | None = None
+        """Who decodes video where not all of it is the CPU's; one for all threads of the process."""
         self.num_steps = self.sources[0].window.num_steps
         self.layout: dict[str, StreamLayout] = {}
         """Of the batch: each picture and signal stream of any source, as it is after transforms."""
@@ -71,11 +85,27 @@ class BatchBuilder:
         for source in self.sources:
             self.layout.update(_delivered(source))
             self.text.update(source.text)
+        self._slot_plans: dict[int, SlotPlan] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a batch that are built here, without load weights."""
+        rows = self.rows if self.part is None else self.part(self.rows)
+        return rows.stop - rows.start
 
     @property
     def batch_bytes(self) -> int:
         """Bytes of one batch's streams; of ragged ones as if each place had one row."""
-        return sum(layout.window_bytes for layout in self.layout.values()) * (self.rows.stop - self.rows.start)
+        return sum(layout.window_bytes for layout in self.layout.values()) * self.num_rows
+
+    @property
+    def pads_rows(self) -> bool:
+        """Whether batches have the key `row_is_pad`: finite runs that pad their last batch."""
+        return self.sampler.num_train_steps is not None
+
+    def new_context(self) -> DecodeContext:
+        """Return what one thread decodes with."""
+        return DecodeContext(devices=self.devices)
 
     def source_of(self, job: Job, b: int) -> SourceRows:
         """Return what makes row `b`."""
@@ -89,34 +119,54 @@ class BatchBuilder:
 
     # ---- plan ----
 
-    def open_job(self, train_step: int, rows: slice | None = None) -> Job:
-        """Decide the windows of `train_step` and allocate the batch's memory; for this rank's rows, or those given."""
+    def rank_rows_at(self, train_step: int) -> slice:
+        """Return this rank's rows of the global batch of `train_step`."""
+        return self.rows if self._rank_rows_at is None else self._rank_rows_at(train_step)
+
+    def rows_at(self, train_step: int) -> slice:
+        """Return the rows that are built here."""
+        rows = self.rank_rows_at(train_step)
+        return rows if self.part is None else self.part(rows)
+
+    def open_job(self, train_step: int, refs: BatchRefs | None = None) -> Job:
+        """Decide the windows of `train_step` (`refs`, where they are known) and reserve the batch's memory."""
+        shared = None if self.memory is None else self.memory(train_step)
+        begin = time.perf_counter()
+        if refs is None:
+            with at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
+                refs = self.sampler.refs(train_step, self.rows_at(train_step))
+        job = Job(
+            train_step,
+            refs,
+            shared or self.slot_plan(len(refs)).reserve(self.pool),
+            refs.window_id_B.copy(),
+            refs.episode_B.copy(),
+            refs.start_B.copy(),
+            remaining=len(refs),
+        )
+        self.stats.add("plan", time.perf_counter() - begin)
+        return job
+
+    def slot_plan(self, num_rows: int) -> SlotPlan:
+        """Return what a batch of so many rows consists of, made once."""
+        found = self._slot_plans.get(num_rows)
+        if found is None:
+            found = SlotPlan(num_rows, self.num_steps, self.layout, self.text, row_is_pad=self.pads_rows)
+            self._slot_plans[num_rows] = found
+        return found
+
+    def refs_of(self, train_step: int, rows: slice | None) -> BatchRefs | None:
+        """Return the windows of some rows of the global batch; None for None, which are those that are built here."""
+        if rows is None:
+            return None
         check_rows(rows, self.sampler.global_batch_size)
-        with self.stats.timed("plan"), at(dataset=" + ".join(s.name for s in self.sources), train_step=train_step):
-            refs = self.sampler.refs(train_step, self.rows_at(train_step) if rows is None else rows)
-            slots = BatchSlots.allocate(
-                len(refs),
-                self.num_steps,
-                self.layout,
-                self.text,
-                row_is_pad=self.sampler.num_train_steps is not None,
-                pool=self.pool,
-            )
-            return Job(
-                train_step,
-                refs,
-                slots,
-                refs.window_id_B.copy(),
-                refs.episode_B.copy(),
-                refs.start_B.copy(),
-                remaining=len(refs),
-            )
+        return self.sampler.refs(train_step, rows)
 
     def build(
         self, train_step: int, context: DecodeContext, *, tell_draws: bool = False, rows: slice | None = None
     ) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""
-        job = self.open_job(train_step, rows)
+        job = self.open_job(train_step, self.refs_of(train_step, rows))
         job.draws = {} if tell_draws else None
         for b in range(job.num_rows):
             self.build_row(job, b, context)
@@ -124,11 +174,26 @@ class BatchBuilder:
 
     # ---- rows ----
 
-    def read_row(self, job: Job, b: int) -> RowWork:
-        """Plan row `b` and fetch its bytes."""
+    def read_row(self, job: Job, b: int, choices: Sequence[StreamChoice] | None = None) -> RowWork:
+        """Plan row `b` and fetch its bytes; of some streams of its source only, where `choices` says so."""
         return self.source_of(job, b).read(
-            int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step
+            int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step, choices
         )
+
+    def build_part(
+        self, job: Job, b: int, context: DecodeContext, choices: Sequence[StreamChoice], work: RowWork | None = None
+    ) -> None:
+        """Write some streams of row `b`, where the others and the keys are in place. Not for rows with transforms.
+
+        With `on_error="substitute"` a window that fails is built again whole, by the policy for bad windows.
+        """
+        source = self.source_of(job, b)
+        try:
+            self._guarded(source, job, b, context, work, job.slots, b, choices)
+        except TrajloadError:
+            if self.on_error == "raise":
+                raise
+            self.build_row(job, b, context)
 
     def build_row(self, job: Job, b: int, context: DecodeContext, work: RowWork | None = None) -> None:
         """Write row `b` of the batch. `work` may be given where the row was read before.
@@ -174,7 +239,7 @@ class BatchBuilder:
                     last = err
             if attempt == MAX_ATTEMPTS:
                 raise StageFailedError(
-                    f"no readable window found for row {b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
+                    f"no readable window found for row {self.first_row + b}: got {MAX_ATTEMPTS + 1} failures in a row, the last at window {window_id}. "
                     "Run 'trajload verify' and repair the dataset."
                 ) from last
             work = None
@@ -190,11 +255,12 @@ class BatchBuilder:
         work: RowWork | None,
         slots: StreamSlots,
         row: int,
+        choices: Sequence[StreamChoice] | None = None,
     ) -> None:
         """Read (if need be) and decode row `b`; any failure comes out as a TrajloadError with its location."""
         try:
             if work is None:
-                work = self.read_row(job, b)
+                work = self.read_row(job, b, choices)
             with self.stats.timed("decode"):
                 source.decode(work, job.train_step, context, slots, row)
         except TrajloadError:
@@ -212,10 +278,13 @@ class BatchBuilder:
 
     def finish(self, job: Job) -> Batch:
         """Return the finished batch. Every row must have been built."""
-        with self.stats.timed("collate"):
-            return job.slots.finish(job.train_step, lambda: self._window_refs(job))
+        begin = time.perf_counter()
+        batch = job.slots.finish(job.train_step, lambda: self.window_refs(job))
+        self.stats.add("collate", time.perf_counter() - begin)
+        return batch
 
-    def _window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+    def window_refs(self, job: Job) -> tuple[WindowRef, ...]:
+        """Return what each row of a finished batch is."""
         return tuple(self.source_of(job, b).window_ref(job, b) for b in range(job.num_rows))
 
 

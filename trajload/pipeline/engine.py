@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from trajload.augment.contract import Transform
 from trajload.costs.table import CostTable
+from trajload.decode.devices import DecodeMode, video_devices
 from trajload.errors import ConfigError
 from trajload.pipeline import config as settings
+from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.gather import GatherUnits, make_gather
+from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
+from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
+from trajload.pipeline.to_device import DeviceAhead, check_device
+from trajload.pipeline.units import QueuedUnits, RowUnits
+from trajload.pipeline.workers import Batches, Workers
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
@@ -60,6 +69,11 @@ class Engine:
         num_workers: int | None,
         prefetch: int | Literal["auto"],
         load_weights: LoadWeights,
+        pool_bytes: int | None,
+        workers: str = "threads",
+        worker_timeout_s: float | None = None,
+        decode: DecodeMode = "cpu",
+        device: Any = None,
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
         self.quarantine, self.stats = Quarantine(most), StageStats()
@@ -84,11 +98,24 @@ class Engine:
             self.config = settings.config_json(self.streams, self.window, decides, on_error, chain)
             self.manifests = [(0, dataset.digest)]
         self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
+        rows_at = None if self.split.is_even else self.split.rows
         self.builder = BatchBuilder(
-            sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, self.split.rows
+            sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, rows_at
         )
+        self.gather = make_gather(self.builder)
         self.num_workers = settings.check_workers(num_workers)
-        self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+        self.device = check_device(device)
+        self.builder.pool.pin_memory = self.device is not None and self.device.type == "cuda"
+        self.builder.devices = video_devices(decode, num_threads=max(self.num_workers, 1))
+        if decode == "cuda":
+            # Its pictures may differ from the CPU's by a grey level; those of "auto" do not.
+            self.config["decode"] = decode
+        self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
+        self.depth, self.depth_why = settings.choose_depth(
+            prefetch, self.num_workers, self.builder.batch_bytes, has_pool=self.pool.num_bytes > 0
+        )
+        self.workers = Workers(workers, worker_timeout_s)
+        self.workers.bind(self)
 
     def _join(
         self,
@@ -129,15 +156,59 @@ class Engine:
             for source, own_sampler in zip(mixed, sampler.samplers, strict=True)
         ]
 
-    def start(self, train_step: int) -> Prefetcher:
+    def start(self, train_step: int) -> Batches:
+        """Return what makes batches from `train_step` on: threads or worker processes ahead of the consumer, or itself."""
+        if self.num_workers == 0:
+            return self.inline(train_step)
+        batches = self.workers.start(self, train_step)
+        return batches if self.device is None else DeviceAhead(batches, self.device)
+
+    def inline(self, train_step: int = 0) -> InlineRun:
+        """Return what makes batches in the calling thread."""
+        stop = self.sampler.num_train_steps
+        return InlineRun(self.builder, self._units(), start=train_step, stop=stop, device=self.device)
+
+    def start_threads(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
+        stop, planner = self.sampler.num_train_steps, None
+        if self.pool.num_bytes:
+            # Rows are so cheap then that writing their keys one by one would be felt.
+            gather = self.gather or make_gather(self.builder, keys_alone=True)
+            planner = BlockUnits(
+                self.builder, self.pool, gather, start=train_step, stop=stop, num_decoders=self.num_workers
+            )
         return Prefetcher(
             self.builder,
             start=train_step,
-            stop=self.sampler.num_train_steps,
+            stop=stop,
             depth=self.depth,
             num_decoders=self.num_workers,
+            planner=planner or self._units(),
         )
+
+    def _units(self) -> QueuedUnits:
+        if self.gather is None:
+            return RowUnits(self.builder, self.num_workers)
+        return GatherUnits(self.builder, self.gather, self.num_workers)
+
+    def for_worker(self, num_threads: int) -> Engine:
+        """Return what a worker process is sent: this engine with so many decoder threads. `worker_main` takes a part."""
+        out = copy.copy(self)
+        out.num_workers, out.workers, out.gather, out.device = num_threads, Workers(), None, None
+        return out
+
+    def take_part(self, part: Callable[[slice], slice], num_parts: int) -> None:
+        """Build only a part of this rank's rows from now on, with its share of the memory: in a worker process."""
+        self.builder.part = part
+        self.gather = make_gather(self.builder)
+        self.pool = self.pool.share(num_parts)
+
+    def close(self) -> None:
+        """End worker processes, and let go of memory and mappings that are not in use. Idempotent."""
+        self.workers.close()
+        self.builder.clear()
+        if self.gather is not None:
+            self.gather.clear()
 
     @property
     def topology(self) -> dict[str, int]:
@@ -160,7 +231,7 @@ class Engine:
         It is what the pipeline keeps in the works, not what it happens to have reached: the same on every rank.
         """
         stop = self.sampler.num_train_steps
-        ahead = train_step + (self.depth if is_running else 0)
+        ahead = train_step + (self.depth if is_running and self.num_workers > 0 else 0)
         return train_step, ahead if stop is None else max(train_step, min(ahead, stop))
 
     def figures(self, train_step: int) -> dict[str, Any]:
@@ -171,6 +242,9 @@ class Engine:
             "num_workers": self.num_workers,
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
+            **self.workers.figures(),
+            **({} if self.builder.devices is None else {"decode": self.builder.devices.report()}),
+            "pool": pool_figures(self.pool, self.stats),
             **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
 

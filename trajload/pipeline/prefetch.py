@@ -1,30 +1,29 @@
 """The oracle's work done by threads, ahead of the consumer, delivered in order.
 
-One planner opens batches and cuts them into units (a row, for instance), readers fetch the bytes of each unit, decoders
-write it into the batch's memory. At most `depth` train_steps are open at once (planned, read, decoded or waiting),
+One thread opens batches and lets a `UnitPlanner` cut them into units (a row, for instance), readers fetch the bytes of
+units, decoders write them into the batch's memory. At most `depth` train_steps are open at once (planned, read, decoded or waiting),
 which bounds memory. Threads only overlap the work: they share no state that could change a value.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trajload.collate.batch import Batch
-from trajload.decode import DecodeContext
 from trajload.errors import ConfigError, StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
 
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
+
 __all__ = ["Prefetcher"]
 
-_STOP = None
 _JOIN_TIMEOUT_S = 60.0
 
 
@@ -38,7 +37,6 @@ class _Shared:
         start: int,
         stop: int | None,
         depth: int,
-        num_decoders: int,
     ) -> None:
         self.builder = builder
         self.planner = planner
@@ -54,9 +52,6 @@ class _Shared:
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
         """Of the planner: what it opened before is still delivered."""
-        self.to_read: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
-        # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
-        self.to_decode: queue.Queue[Unit | None] = queue.Queue(maxsize=max(2 * num_decoders, 4))
 
     def fail(self, err: BaseException) -> None:
         with self.changed:
@@ -65,10 +60,12 @@ class _Shared:
 
     def unit_done(self, unit: Unit, err: BaseException | None) -> None:
         job = unit.job
+        if job is None:
+            return
         with self.changed:
             if err is not None:
                 job.errors.append((unit.row, err))
-            job.remaining -= 1
+            job.remaining -= unit.num_parts
             if job.remaining == 0:
                 self.changed.notify_all()
 
@@ -85,15 +82,14 @@ def _plan_loop(shared: _Shared) -> None:
                 if shared.closing:
                     return
                 train_step = shared.next_plan
-            job = shared.builder.open_job(train_step)
-            units = shared.planner.units(job)
-            job.remaining = len(units)
+            job = shared.planner.open_job(train_step)
             with shared.changed:
                 shared.open_jobs.append(job)
                 shared.next_plan = train_step + 1
                 shared.changed.notify_all()
-            for unit in units:
-                shared.to_read.put(unit)
+            shared.planner.begin(job)
+            del job
+            shared.planner.look_ahead()
     except BaseException as err:
         with shared.changed:
             shared.plan_failure = err
@@ -102,32 +98,30 @@ def _plan_loop(shared: _Shared) -> None:
 
 def _read_loop(shared: _Shared) -> None:
     try:
-        while (unit := shared.to_read.get()) is not _STOP:
-            if shared.closing:
-                continue
+        while (unit := shared.planner.next_read()) is not None:
             # What cannot be read fails again in the decoder, where the policy for bad windows lives.
             with suppress(Exception):
                 unit.read()
-            shared.to_decode.put(unit)
+            shared.planner.was_read(unit)
             del unit
     except BaseException as err:
         shared.fail(err)
 
 
 def _decode_loop(shared: _Shared) -> None:
-    context = DecodeContext()
-    # Goes on to the stop mark whatever happens, so that readers never block on a full queue without a taker.
-    while (unit := shared.to_decode.get()) is not _STOP:
-        if shared.closing or shared.failure is not None:
-            continue
-        try:
-            unit.run(context)
-            shared.unit_done(unit, None)
-        except Exception as err:
-            shared.unit_done(unit, err)
-        except BaseException as err:
-            shared.fail(err)
-        del unit
+    context = shared.builder.new_context()
+    try:
+        while (unit := shared.planner.next_run()) is not None:
+            if shared.failure is not None:
+                continue
+            try:
+                unit.run(context)
+                shared.unit_done(unit, None)
+            except Exception as err:
+                shared.unit_done(unit, err)
+            del unit
+    except BaseException as err:
+        shared.fail(err)
     context.close()
 
 
@@ -144,13 +138,9 @@ def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> N
     with shared.changed:
         shared.closing = True
         shared.changed.notify_all()
-    _join(threads["plan"])
-    for _ in threads["read"]:
-        shared.to_read.put(_STOP)
-    _join(threads["read"])
-    for _ in threads["decode"]:
-        shared.to_decode.put(_STOP)
-    _join(threads["decode"])
+    shared.planner.stop()
+    for role in ("plan", "read", "decode"):
+        _join(threads[role])
     with shared.lock:
         shared.open_jobs.clear()
     shared.planner.close()
@@ -182,7 +172,7 @@ class Prefetcher:
         num_readers: int = 1,
         planner: UnitPlanner | None = None,
     ) -> None:
-        self._shared = _Shared(builder, planner or RowUnits(builder), start, stop, depth, num_decoders)
+        self._shared = _Shared(builder, planner or RowUnits(builder, num_decoders), start, stop, depth)
         self._next = start
         roles: dict[str, tuple[Any, int]] = {
             "plan": (_plan_loop, 1),
@@ -196,11 +186,17 @@ class Prefetcher:
             ]
             for role, (target, number) in roles.items()
         }
+        self._threads = [thread for role in threads.values() for thread in role]
         # Registered before the first start: an interrupt in between must not leave threads behind.
         self._finalizer = weakref.finalize(self, _shut_down, self._shared, threads)
         for role in ("decode", "read", "plan"):
             for thread in threads[role]:
                 thread.start()
+
+    @property
+    def thread_ids(self) -> list[int]:
+        """The system's numbers of its threads."""
+        return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
     def check_process(self) -> None:
         """Raise ConfigError in a forked child. Takes no lock: one may have been held when the process forked."""
@@ -216,6 +212,11 @@ class Prefetcher:
         Raises:
             TrajloadError: The row with the smallest index that failed, with its location.
         """
+        job = self.next_job()
+        return None if job is None else self._shared.builder.finish(job)
+
+    def next_job(self) -> Job | None:
+        """Return the next train_step with every row built but not finished; otherwise as `next`."""
         shared = self._shared
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
@@ -234,9 +235,8 @@ class Prefetcher:
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])
             raise err
-        batch = shared.builder.finish(job)
         self._next = job.train_step + 1
-        return batch
+        return job
 
     def close(self) -> None:
         """Stop all threads and join them. Idempotent."""

@@ -48,9 +48,14 @@ class RankSplit:
         self._window_ns = None if window_ns is None or sampler.has_lanes else tuple(window_ns)
         self._known: dict[int, slice] = {}
 
+    @property
+    def is_even(self) -> bool:
+        """Whether the rows are the same for every train_step."""
+        return self._window_ns is None or self.world.world_size == 1
+
     def rows(self, train_step: int) -> slice:
         """Return this rank's rows of the global batch of `train_step`: contiguous, at least one."""
-        if self._window_ns is None or self.world.world_size == 1:
+        if self._window_ns is None or self.is_even:
             return self.even
         found = self._known.get(train_step)
         if found is None:

@@ -7,6 +7,8 @@ A batch of one dataset is made by one of these, a batch of a mixture by one for 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,14 +84,21 @@ class SourceRows:
 
     # ---- read ----
 
-    def read(self, window_id: int, episode: int, start: int, train_step: int) -> RowWork:
-        """Plan the window and fetch its bytes."""
+    def read(
+        self,
+        window_id: int,
+        episode: int,
+        start: int,
+        train_step: int,
+        choices: Sequence[StreamChoice] | None = None,
+    ) -> RowWork:
+        """Plan the window and fetch its bytes; of some streams only, where `choices` says so."""
         num_steps = int(self.dataset.num_steps_E[episode])
         with at(dataset=self.name, episode=episode, window_id=window_id, train_step=train_step):
             with self.stats.timed("plan"):
                 steps_T, is_pad_T = stepwise_rows(start, num_steps, self.window)
             works = []
-            for choice in self.choices:
+            for choice in self.choices if choices is None else choices:
                 with at(stream=choice.name, steps=self.steps_of(start), shard=None):
                     works.append(self.read_stream(choice, episode, start, (steps_T, is_pad_T)))
             return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
@@ -105,7 +114,7 @@ class SourceRows:
             planned = self.planner.plan(choice, track, episode, anchor, own)
             ranges = plan_reads(track, planned.rows) if len(planned.rows) else []
         with self.stats.timed("read"), at(shard=track.file):
-            blobs = [self._fetch(where) for where in ranges]
+            blobs = [self.fetch(where) for where in ranges]
         return StreamWork(choice, track, planned, ranges, blobs)
 
     def steps_of(self, anchor: int) -> tuple[int, int]:
@@ -113,7 +122,8 @@ class SourceRows:
         first = anchor + self.window.first_offset
         return first, first + self.window.span
 
-    def _fetch(self, where: ByteRange) -> bytes:
+    def fetch(self, where: ByteRange) -> bytes:
+        """Return bytes of the dataset's files, counted."""
         self.stats.count(bytes_read=where.size)
         return self.dataset.store.read(where)
 
@@ -122,7 +132,7 @@ class SourceRows:
     def decode(self, work: RowWork, train_step: int, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         """Decode a window that was read into `row` of `slots`."""
         frames = 0
-        key = self.dataset.episode_key(work.episode)
+        key = functools.partial(self.dataset.episode_key, work.episode)
         with at(dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step):
             for stream in work.streams:
                 shard = stream.track.file if stream.track else None

@@ -5,25 +5,41 @@ Whatever the pieces are, the batch equals what `BatchBuilder.build` gives, which
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 from trajload.decode import DecodeContext
+from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.job import Job, RowWork
 
-__all__ = ["RowUnit", "RowUnits", "Unit", "UnitPlanner"]
+__all__ = ["QueuedUnits", "RowUnit", "RowUnits", "Unit", "UnitPlanner"]
 
 
 class Unit(Protocol):
-    """A piece of work on one batch. `read` runs in a reader thread, then `run` in a decoder thread."""
+    """A piece of work. `read` runs in a reader thread, `run` in a decoder thread."""
 
     @property
-    def job(self) -> Job: ...
+    def job(self) -> Job | None:
+        """The batch it is a part of; None for work that serves several batches, which must not raise."""
+        ...
 
     @property
     def row(self) -> int:
         """The first row it writes: of several errors in a batch, that of the smallest row is raised."""
+        ...
+
+    @property
+    def num_parts(self) -> int:
+        """How much of `Job.remaining` is done once it has run."""
+        ...
+
+    @property
+    def has_reads(self) -> bool:
+        """Whether `read` does anything: units without go straight to a decoder thread."""
         ...
 
     def read(self) -> None:
@@ -36,10 +52,34 @@ class Unit(Protocol):
 
 
 class UnitPlanner(Protocol):
-    """Cuts batches into units. Called for consecutive train_steps, by one thread."""
+    """Cuts batches into units, and says which of them is next. Knows when a unit may run, so that no thread waits in one."""
 
-    def units(self, job: Job) -> Sequence[Unit]:
-        """Return the work on a fresh job, in the order in which it should begin."""
+    def open_job(self, train_step: int) -> Job:
+        """Return the fresh job of `train_step`, with `remaining` set. Called for consecutive train_steps by one thread."""
+        ...
+
+    def begin(self, job: Job) -> None:
+        """Let the work on an opened job begin."""
+        ...
+
+    def look_ahead(self) -> None:
+        """Prepare what comes after the jobs that are open. Called by the thread that opens jobs."""
+        ...
+
+    def next_read(self) -> Unit | None:
+        """Wait for the next unit to be read and return it; None after `stop`."""
+        ...
+
+    def was_read(self, unit: Unit) -> None:
+        """Note that a unit was read."""
+        ...
+
+    def next_run(self) -> Unit | None:
+        """Wait for the next unit that can run and return it; None after `stop`."""
+        ...
+
+    def stop(self) -> None:
+        """Wake all waiting threads and hand out no more work. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -47,31 +87,101 @@ class UnitPlanner(Protocol):
         ...
 
 
-class RowUnit:
-    """One row, all streams."""
+class QueuedUnits:
+    """Units that wait for nothing: read and run in the order of the batches. Subclasses say what they are."""
 
-    def __init__(self, builder: BatchBuilder, job: Job, row: int) -> None:
+    def __init__(self, builder: BatchBuilder, num_decoders: int = 1) -> None:
+        self._builder = builder
+        self._refs = RefsAhead(builder)
+        self._changed = threading.Condition()
+        self._to_read: deque[Unit] = deque()
+        self._to_run: deque[Unit] = deque()
+        # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
+        self._max_read = max(2 * num_decoders, 4)
+        self._is_stopped = False
+        self._fresh: deque[Sequence[Unit]] = deque()
+
+    def units(self, job: Job) -> Sequence[Unit]:
+        """Return the work on a fresh job, in the order in which it should begin; none if it was done at once."""
+        raise NotImplementedError
+
+    def open_job(self, train_step: int) -> Job:
+        job = self._builder.open_job(train_step, self._refs(train_step))
+        units = self.units(job)
+        self._fresh.append(units)
+        job.remaining = sum(unit.num_parts for unit in units)
+        return job
+
+    def begin(self, job: Job) -> None:
+        with self._changed:
+            for unit in self._fresh.popleft():
+                (self._to_read if unit.has_reads else self._to_run).append(unit)
+            self._changed.notify_all()
+
+    def look_ahead(self) -> None:
+        pass
+
+    def next_read(self) -> Unit | None:
+        with self._changed:
+            while not self._is_stopped and not (self._to_read and len(self._to_run) < self._max_read):
+                self._changed.wait()
+            return None if self._is_stopped else self._to_read.popleft()
+
+    def was_read(self, unit: Unit) -> None:
+        with self._changed:
+            self._to_run.append(unit)
+            self._changed.notify_all()
+
+    def next_run(self) -> Unit | None:
+        with self._changed:
+            while not self._is_stopped and not self._to_run:
+                self._changed.wait()
+            if self._is_stopped:
+                return None
+            unit = self._to_run.popleft()
+            self._changed.notify_all()
+            return unit
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._to_read.clear()
+        self._to_run.clear()
+        self._fresh.clear()
+
+
+class RowUnit:
+    """One row: all streams and keys, or `choices` only, where the rest of the row is in place before this runs."""
+
+    has_reads = True
+    num_parts = 1
+
+    def __init__(
+        self, builder: BatchBuilder, job: Job, row: int, choices: Sequence[StreamChoice] | None = None
+    ) -> None:
         self._builder = builder
         self.job = job
         self.row = row
+        self._choices = choices
         self._work: RowWork | None = None
 
     def read(self) -> None:
-        self._work = self._builder.read_row(self.job, self.row)
+        self._work = self._builder.read_row(self.job, self.row, self._choices)
 
     def run(self, context: DecodeContext) -> None:
         # A row that could not be read is repeated from the start here, where the policy for bad windows lives.
-        self._builder.build_row(self.job, self.row, context, self._work)
+        if self._choices is None:
+            self._builder.build_row(self.job, self.row, context, self._work)
+        else:
+            self._builder.build_part(self.job, self.row, context, self._choices, self._work)
 
 
-class RowUnits:
+class RowUnits(QueuedUnits):
     """One unit for each row: what works for every stream and order."""
 
-    def __init__(self, builder: BatchBuilder) -> None:
-        self._builder = builder
-
     def units(self, job: Job) -> Sequence[Unit]:
+        job.slots.open()
         return [RowUnit(self._builder, job, b) for b in range(job.num_rows)]
-
-    def close(self) -> None:
-        pass

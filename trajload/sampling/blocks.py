@@ -58,6 +58,16 @@ class BlockTable:
     def num_windows(self) -> int:
         return int(self._first_E1[-1])
 
+    @property
+    def first_E1(self) -> Int64Array:
+        """Window ids of episode e are [first_E1[e], first_E1[e + 1])."""
+        return self._first_E1
+
+    @property
+    def first_block_E1(self) -> Int64Array:
+        """Blocks of episode e are [first_block_E1[e], first_block_E1[e + 1])."""
+        return self._first_block_E1
+
     def locate(self, block_B: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return (episode_B, first_window_id_B, size_B) of blocks, int64 of the same shape.
 

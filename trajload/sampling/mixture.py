@@ -327,6 +327,7 @@ def _single_uses(refs: BatchRefs, here: slice) -> BlockUses:
         episode_B=refs.episode_B[here],
         first_window_id_B=refs.window_id_B[here],
         size_B=all_B.astype(np.int64),
+        use_size_B=all_B.astype(np.int64),
         begins_B=all_B,
         ends_B=all_B,
     )

@@ -71,22 +71,22 @@ class Mixture:
     short stretch of train_steps. The batch key `source` says where each row is from.
 
     Example:
-        >>> mixture = Mixture({"sim": ("sim-data", 0.7), "real": ("real-data", 0.3)}, by="windows")  # doctest: +SKIP
+        >>> mixture = Mixture({"sim": ("sim-data", 0.7), "real": ("real-data", 0.3)})  # doctest: +SKIP
     """
 
     def __init__(
         self,
         sources: Mapping[str, Source | tuple[Dataset | PathLikeStr, Weight]],
         *,
-        by: By,
+        by: By = "windows",
         stretch_steps: int | None = None,
     ) -> None:
         """Check the weights, then open the datasets that are given as paths.
 
         Args:
             sources: Name → `Source`, or (dataset, weight). The order is that of the rows of a batch.
-            by: What weights are shares of: 'windows' drawn, so that a batch has them as shares of its rows; or
-                'episodes' gone through, so that a source with long episodes has more rows.
+            by: What weights are shares of: 'windows' drawn (the default), so that a batch has them as shares of its rows; or
+                'episodes' gone through, so that a source with long episodes has more rows. It stands in the state.
             stretch_steps: Train_steps in which shares come out exactly. None finds the least one up to 16, anew where weights
                 change; where none makes them whole, shares are rounded to rows of 8 train_steps.
 

@@ -19,6 +19,8 @@ from trajload.errors import ConfigError
 from trajload.sampling.blocks import check_block_windows
 from trajload.sampling.continuous import ContinuousOrder
 from trajload.sampling.interleaved import InterleavedOrder, check_lanes_per_row
+from trajload.sampling.interleaved_1 import Interleaved1Order
+from trajload.sampling.interleaved_2 import Interleaved2Order
 from trajload.sampling.order_base import Order, OrderInputs
 from trajload.sampling.shuffled import SequentialOrder, ShuffledOrder
 from trajload.sampling.weighted import WeightedOrder, integer_weights
@@ -28,6 +30,7 @@ from trajload.types import Int64Array, NDArray
 __all__ = [
     "Continuous",
     "Interleaved",
+    "Interleaved1",
     "Order",
     "OrderConfig",
     "Sequential",
@@ -79,7 +82,7 @@ class Interleaved(OrderConfig):
 
     Example:
         >>> Interleaved(block_windows=32).to_json()
-        {'version': 'interleaved/1', 'block_windows': 32, 'lanes_per_row': 4}
+        {'version': 'interleaved/2', 'block_windows': 32, 'lanes_per_row': 4}
     """
 
     block_windows: int = 16
@@ -87,14 +90,14 @@ class Interleaved(OrderConfig):
     lanes_per_row: int = 4
     """Blocks in use per row of the global batch. 1 draws neighbouring batches from the same blocks; lowered on small
     data until there is a block for each lane."""
-    version: ClassVar[str] = "interleaved/1"
+    version: ClassVar[str] = "interleaved/2"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_windows", check_block_windows(self.block_windows))
         object.__setattr__(self, "lanes_per_row", check_lanes_per_row(self.lanes_per_row))
 
     def build(self, inputs: OrderInputs) -> InterleavedOrder:
-        return InterleavedOrder(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
+        return Interleaved2Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,6 +105,21 @@ class Interleaved(OrderConfig):
             "block_windows": self.block_windows,
             "lanes_per_row": self.lanes_per_row,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaved1(Interleaved):
+    """`interleaved/1`, to go on with runs that began with it; `Interleaved` brings new blocks more evenly.
+
+    Example:
+        >>> order_config({"version": "interleaved/1", "block_windows": 32}) == Interleaved1(block_windows=32)
+        True
+    """
+
+    version: ClassVar[str] = "interleaved/1"
+
+    def build(self, inputs: OrderInputs) -> InterleavedOrder:
+        return Interleaved1Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
 
 
 @dataclass(frozen=True)
@@ -165,8 +183,9 @@ class Weighted(OrderConfig):
 
 
 _ORDERS: dict[str, type[OrderConfig]] = {
-    order.version: order for order in (Sequential, Shuffled, Interleaved, Continuous, Weighted)
+    order.version: order for order in (Sequential, Shuffled, Interleaved1, Interleaved, Continuous, Weighted)
 }
+"""Of one name, the newest version last."""
 _NEWEST = {version.split("/")[0]: version for version in _ORDERS}
 
 

@@ -182,22 +182,19 @@ def _uses_per_block(sampler: Sampler, blocks: BlockTable) -> float:
     order = sampler.window_order
     if not isinstance(order, InterleavedOrder):
         return order.num_windows / blocks.num_blocks
-    return 1 + len(order.cut_blocks(0)[0]) / blocks.num_blocks
+    block_P, _ = order.cut_parts(0)
+    return 1 + (len(block_P) - len(np.unique(block_P))) / blocks.num_blocks
 
 
 def ranks_per_block(order: InterleavedOrder, global_batch_size: int, num_ranks: int, *, epoch: int = 0) -> float:
     """Return how many ranks need a block in `epoch`, on average: 1 if each rank has whole blocks.
 
-    Only a block cut between two lanes can belong to two ranks, so it suffices to look at the lanes' starts.
+    Only a block that is cut can belong to two ranks, so it suffices to look at those.
     """
     rank_B = np.empty(global_batch_size, dtype=np.int64)
     for rank in range(num_ranks):
         rank_B[rank_rows(global_batch_size, World(rank=rank, world_size=num_ranks))] = rank
-    lane_C, block_C = order.cut_blocks(epoch)
+    block_P, lane_P = order.cut_parts(epoch)
     first_row = epoch * order.num_windows % global_batch_size
-    pairs = {
-        (int(block), int(rank_B[(first_row + int(lane) - back) % global_batch_size]))
-        for lane, block in zip(lane_C, block_C, strict=True)
-        for back in (0, 1)
-    }
-    return 1 + (len(pairs) - len(np.unique(block_C))) / order.blocks.num_blocks
+    pairs = set(zip(block_P.tolist(), rank_B[(first_row + lane_P) % global_batch_size].tolist(), strict=True))
+    return 1 + (len(pairs) - len(np.unique(block_P))) / order.blocks.num_blocks

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -172,6 +172,44 @@ class Sampler:
             source_B=np.zeros(num_rows, dtype=np.int32),
         )
 
+    def refs_ahead(self, train_step: int, num_train_steps: int, rows: slice = ALL_ROWS) -> list[BatchRefs]:
+        """Return `refs` of several train_steps in a row, for little more than one of them costs.
+
+        Stops early where the run or the range of int64 ends; there is always one at least.
+        """
+        stop_at = self.num_train_steps
+        last = train_step + max(num_train_steps, 1)
+        num_steps = min(last, last if stop_at is None else stop_at) - train_step
+        if num_steps <= 1 or last * self.global_batch_size >= 2**62:
+            return [self.refs(train_step, rows)]
+        first_row, stop_row, _ = rows.indices(self.global_batch_size)
+        num_rows = stop_row - first_row
+        step_K = np.arange(train_step, train_step + num_steps, dtype=np.int64)
+        position_N = (step_K[:, None] * self.global_batch_size + np.arange(first_row, stop_row)).reshape(-1)
+        row_is_pad_N = np.zeros(len(position_N), dtype=np.bool_)
+        if self._num_positions is not None and int(position_N[-1]) >= self._num_positions:
+            row_is_pad_N = position_N >= self._num_positions
+            position_N = np.minimum(position_N, self._num_positions - 1)
+        epoch_N, offset_N = np.divmod(position_N, self.num_windows)
+        first_epoch = int(epoch_N[0])
+        window_id_N = self._window_ids(first_epoch, epoch_N - first_epoch, offset_N)
+        episode_N, start_N = self.table.locate(window_id_N)
+        source_B = np.zeros(num_rows, dtype=np.int32)
+        parts = [slice(k * num_rows, (k + 1) * num_rows) for k in range(num_steps)]
+        return [
+            BatchRefs(
+                train_step=train_step + k,
+                position_B=position_N[part],
+                epoch_B=epoch_N[part],
+                window_id_B=window_id_N[part],
+                episode_B=episode_N[part],
+                start_B=start_N[part],
+                row_is_pad_B=row_is_pad_N[part],
+                source_B=source_B,
+            )
+            for k, part in enumerate(parts)
+        ]
+
     def windows_at(self, first: int, step_B: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
         """Return (epoch_B, window_id_B, episode_B, start_B) of positions of the window sequence, whatever batch they are in.
 
@@ -202,10 +240,19 @@ class Sampler:
 
         Rows that pad the end of a finite run repeat the last window's use, so they begin and end nothing of their own.
         """
-        uses = self.block_uses_at(refs.epoch_B, (refs.position_B % self.num_windows).astype(np.int64))
+        return self.block_uses_ahead([refs])
+
+    def block_uses_ahead(self, refs_K: Sequence[BatchRefs]) -> BlockUses | None:
+        """Return `block_uses` of several batches, joined, for little more than one of them costs."""
+        epoch_N = np.concatenate([refs.epoch_B for refs in refs_K])
+        if not len(epoch_N):
+            return None
+        position_N = np.concatenate([refs.position_B for refs in refs_K])
+        uses = self.block_uses_at(epoch_N, (position_N % self.num_windows).astype(np.int64))
         if uses is not None:
-            for is_edge_B in (uses.begins_B, uses.ends_B):
-                is_edge_B[refs.row_is_pad_B] = False
+            is_pad_N = np.concatenate([refs.row_is_pad_B for refs in refs_K])
+            for is_edge_N in (uses.begins_B, uses.ends_B):
+                is_edge_N[is_pad_N] = False
         return uses
 
     def block_uses_at(self, epoch_B: Int64Array, offset_B: Int64Array) -> BlockUses | None:

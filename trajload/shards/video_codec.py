@@ -70,7 +70,8 @@ def open_decoder(index: VideoIndex) -> VideoCodecContext:
     names = SUPPORTED_CODECS.get(index.codec)
     if names is None:
         raise DecodeError(
-            f"codec {index.codec!r} is not supported: expected one of {', '.join(map(repr, SUPPORTED_CODECS))}."
+            f"codec {index.codec!r} is not supported: expected one of {', '.join(map(repr, SUPPORTED_CODECS))}. "
+            "Re-encode the videos (ffmpeg -i IN -c:v libx264 OUT.mp4) or drop the stream."
         )
     for name in names:
         try:

@@ -11,11 +11,12 @@ import numpy as np
 
 from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import Track
+from trajload.sources.columns import ArrayColumns, ClockColumns
 from trajload.spec import StreamSpec
 from trajload.storage import ByteStore
 from trajload.types import Int8Array, Int64Array
 
-__all__ = ["Dataset", "EpisodeInfo", "reopened"]
+__all__ = ["Dataset", "EpisodeInfo", "Reopening"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,27 @@ class Dataset(ABC):
         """Release open files and mappings. Idempotent; a later call opens again what it needs."""
         self.store.close()
 
+    def reopening(self) -> Reopening | None:
+        """Return how to open the same dataset in another process, in a few hundred bytes; None where only a pickle tells."""
+        return None
+
     # ---- shared conveniences ----
 
     def has_stream(self, episode: int, stream: str) -> bool:
         """Return whether `episode` has at least one row of `stream`."""
         track = self.track(episode, stream)
         return track is not None and track.num_rows > 0
+
+    def array_columns(self, episode: int, stream: str) -> ArrayColumns | None:
+        """Return the raw arrays of a stepwise stream in `episode` and its neighbours, or None: ask `track`, one by one.
+
+        An override is worth it where an index holds many episodes in columns.
+        """
+        return None
+
+    def clock_columns(self, episode: int) -> ClockColumns | None:
+        """Return the uniform step clocks of `episode` and its neighbours, or None: ask `step_times_ns`, one by one."""
+        return None
 
     def check_episode(self, episode: int) -> int:
         """Return `episode` as a non-negative index, or raise WindowError."""
@@ -145,19 +161,27 @@ def episode_offsets(num_steps_E: Sequence[int] | Int64Array) -> Int64Array:
     return out
 
 
-def reopened(kind: type[Dataset], arguments: Mapping[str, Any], name: str, digest: str) -> Dataset:
-    """Return a dataset opened again in another process: what a pickled one comes back as.
+@dataclass(frozen=True)
+class Reopening:
+    """How to open a dataset again: its path and digest, not its tables, which would be megabytes for every worker."""
 
-    A dataset is sent as its path and digest, not as its tables: these would be megabytes for every worker.
+    kind: type[Dataset]
+    arguments: Mapping[str, Any]
+    """Of `kind`."""
+    name: str
+    digest: str
 
-    Raises:
-        SourceError: The dataset was changed since it was pickled.
-    """
-    dataset = kind(**arguments)
-    dataset.name = name
-    if dataset.digest != digest:
-        raise SourceError(
-            f"dataset {name!r} at {dataset.path!r} has changed since this process was told of it: got digest "
-            f"{dataset.digest[:12]}…, expected {digest[:12]}…. Open it again and build a new loader."
-        )
-    return dataset
+    def open(self) -> Dataset:
+        """Open the dataset.
+
+        Raises:
+            SourceError: It has changed.
+        """
+        dataset = self.kind(**self.arguments)
+        dataset.name = self.name
+        if dataset.digest != self.digest:
+            raise SourceError(
+                f"dataset {self.name!r} at {dataset.path!r} has changed since this process was told of it: got digest "
+                f"{dataset.digest[:12]}…, expected {self.digest[:12]}…. Open it again and build a new loader."
+            )
+        return dataset

@@ -12,7 +12,8 @@ import numpy as np
 
 from trajload.errors import ConfigError, SourceError, WindowError, at
 from trajload.refs import TableTrack, Track, VideoIndex
-from trajload.sources.base import Dataset, EpisodeInfo, reopened
+from trajload.sources.base import Dataset, EpisodeInfo, Reopening
+from trajload.sources.columns import ClockColumns
 from trajload.sources.index_cache import IndexCache, default_cache_dir
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable, read_episodes
 from trajload.sources.lerobot_files import dataset_digest, present_data, present_video, scan_files
@@ -76,10 +77,8 @@ class LeRobotSource(Dataset):
         root = Path(path)
         self.path = str(root)
         self.name = name if name is not None else root.resolve().name
-        self._arguments = {
-            **{"path": str(root.absolute()), "cache_dir": cache_dir},
-            **{"missing": missing, "cache_bytes": cache_bytes},
-        }
+        options = {"cache_dir": cache_dir, "missing": missing, "cache_bytes": cache_bytes}
+        self._arguments = {"path": str(root.absolute()), **options}
         self.store = LocalStore(root)
         self.notes = []
         self._lock = ForkLock()
@@ -172,8 +171,15 @@ class LeRobotSource(Dataset):
         if self._indexes.problem is not None:
             self._add_note(Note("cache", self._indexes.problem))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return reopened, (type(self), self._arguments, self.name, self.digest)
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = ForkLock()
+
+    def reopening(self) -> Reopening:
+        return Reopening(type(self), self._arguments, self.name, self.digest)
 
     def video_file(self, episode: int, stream: str) -> tuple[str, bool] | None:
         """Return the file of a camera in an episode, and whether it is the episode's alone; None where it is absent."""
@@ -280,6 +286,18 @@ class LeRobotSource(Dataset):
             )
         with at(dataset=self.name, episode=self.episode_key(i), stream="timestamp"):
             return self._times.times_ns(i, steps, lambda: self._timestamps(i))
+
+    def clock_columns(self, episode: int) -> ClockColumns | None:
+        i = self.check_episode(episode)
+        self.step_times_ns(i, np.zeros(1, dtype=np.int64))  # looks at the episode's timestamps, once
+        clock = self._times.uniform(i)
+        if clock is None:
+            return None
+        rate = clock.rate_hz
+        num_1, den_1, start_1 = (
+            np.array([x], dtype=np.int64) for x in (rate.numerator, rate.denominator, clock.start_ns)
+        )
+        return ClockColumns(i, num_1, den_1, start_1)
 
     def _timestamps(self, i: int) -> np.ndarray | None:
         file = self._episodes.data_file(i)

@@ -49,6 +49,10 @@ class StepTimes:
         self._which_E[episode] = _COLUMN
         return np.rint(time_N.astype(np.float64)[steps] * 1e9).astype(np.int64)
 
+    def uniform(self, episode: int) -> UniformClock | None:
+        """Return the clock of an episode that is known to keep it, else None."""
+        return self.clock if self._which_E[episode] == _UNIFORM else None
+
     def _is_uniform(self, time_N: np.ndarray) -> bool:
         if not np.isfinite(time_N).all():
             row = int(np.flatnonzero(~np.isfinite(time_N))[0])

@@ -16,10 +16,12 @@ import numpy as np
 from trajload.errors import ConfigError, ManifestError, ShardCorruptError, at
 from trajload.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, sha256_hex
 from trajload.refs import ByteRange, Track
+from trajload.shards.array_columns import raw_arrays, uniform_clocks
 from trajload.shards.index import ShardIndex
 from trajload.shards.layout import check_streams
 from trajload.shards.tracks import build_track
-from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets, reopened
+from trajload.sources.base import Dataset, EpisodeInfo, Reopening, episode_offsets
+from trajload.sources.columns import ASK, LACKS, RAW, ArrayColumns, ClockColumns
 from trajload.spec import UniformClock
 from trajload.storage import LocalStore
 from trajload.storage.lfs import LFS_ADVICE, is_lfs_pointer, is_lfs_pointer_file
@@ -98,8 +100,15 @@ class NativeDataset(Dataset):
         self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()
         self._lock = ForkLock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return reopened, (type(self), {"path": os.path.abspath(self.path)}, self.name, self.digest)
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_indexes", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def reopening(self) -> Reopening:
+        return Reopening(type(self), {"path": os.path.abspath(self.path)}, self.name, self.digest)
 
     def _check_shard(self, entry: ShardEntry) -> None:
         size = self.store.size(entry.name)
@@ -190,6 +199,20 @@ class NativeDataset(Dataset):
                     f"clocked stream {stream!r} has {len(times_ns)} timestamps in the index, expected {row.num_rows}."
                 )
             return times_ns
+
+    def array_columns(self, episode: int, stream: str) -> ArrayColumns | None:
+        spec = self.spec(stream)
+        if spec.encoding != "npy" or spec.clock != "stepwise":
+            return None
+        entry, index, local = self._locate(self.check_episode(episode))
+        with at(dataset=self.path, shard=entry.name, stream=stream):
+            is_raw_R, is_absent_R, offset_R, checksum_R = raw_arrays(index, spec)
+            kind_R = np.where(is_raw_R, RAW, np.where(is_absent_R, LACKS, ASK)).astype(np.int8)
+            return ArrayColumns(episode - local, entry.name, kind_R, offset_R, np.array(index.num_steps_E), checksum_R)
+
+    def clock_columns(self, episode: int) -> ClockColumns | None:
+        _, index, local = self._locate(self.check_episode(episode))
+        return ClockColumns(episode - local, *uniform_clocks(index))
 
     def close(self) -> None:
         with self._lock:

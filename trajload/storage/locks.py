@@ -26,6 +26,9 @@ class ForkLock:
         # setdefault is one step for the interpreter: two threads of a new child get the same lock.
         return self._of_process.get(pid) or self._of_process.setdefault(pid, threading.Lock())
 
+    def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:
+        return (ForkLock, ())  # an object sent to another process has a free lock of its own there
+
     def __enter__(self) -> None:
         self._lock().acquire()
 

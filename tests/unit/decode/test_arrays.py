@@ -117,10 +117,11 @@ def test_flipped_bit_in_a_chunk_is_found(tools: Any) -> None:
     ("payload", "message"),
     [
         (zstandard.compress(b"\0" * 16), r"chunk 0 of 'c.tar' holds 16 bytes, expected 5 rows of 12 bytes"),
+        (zstandard.compress(b"\0" * 60)[:-3], r"chunk 0 of 'c.tar' (holds 0 bytes|is not the promised zstd frame)"),
         (b"not zstd at all", r"chunk 0 of 'c.tar' is not the promised zstd frame"),
         (
             zstandard.compress(b"\0" * 100_000),
-            r"chunk 0 of 'c.tar' (is not the promised zstd frame|holds 100000 bytes)",
+            r"chunk 0 of 'c.tar' holds more than 60 bytes, expected 5 rows of 12 bytes",
         ),
     ],
 )

@@ -187,11 +187,10 @@ def test_unusable_sources_are_refused_when_the_mixture_is_made(sources: Any, mes
 
 
 def test_arguments_of_a_mixture_are_checked(a: tl.Dataset) -> None:
-    """What weights are shares of must be said, and rightly."""
+    """What weights are shares of is said rightly; unsaid it is windows."""
     with pytest.raises(ConfigError, match=r"Mixture\(by='steps'\) is unknown"):
         tl.Mixture({"x": (a, 1)}, by="steps")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="by"):
-        tl.Mixture({"x": (a, 1)})  # type: ignore[call-arg]
+    assert tl.Mixture({"x": (a, 1)}).by == "windows"
     with pytest.raises(ConfigError, match=r"stretch_steps=1\.5 is invalid"):
         tl.Mixture({"x": (a, 1)}, by="windows", stretch_steps=1.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Source\(rename='x'\) is unusable"):

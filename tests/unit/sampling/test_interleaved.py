@@ -8,24 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajload.errors import ConfigError, WindowError
-from trajload.rng import key_rng
 from trajload.sampling.assign import rank_rows
 from trajload.sampling.block_sums import BlockSums, permute_inside
 from trajload.sampling.blocks import BlockTable
 from trajload.sampling.interleaved import InterleavedOrder
+from trajload.sampling.interleaved_1 import Interleaved1Order
 from trajload.sampling.lanes import Lanes
 from trajload.sampling.order_base import round_keys
-from trajload.sampling.orders import Interleaved, make_order
+from trajload.sampling.orders import Interleaved, Interleaved1, make_order
 from trajload.sampling.permute import reference_forward, reference_mix64
-from trajload.sampling.quality import block_load, mixing, ranks_per_block, uniform_mixing
+from trajload.sampling.quality import ranks_per_block
 from trajload.sampling.sampler import Sampler
 from trajload.sampling.windows import WindowTable
 from trajload.spec import Window
 from trajload.world import World
 
 COUNTS = st.lists(st.integers(0, 70), min_size=1, max_size=12).filter(any)
-RAGGED = key_rng(5, "test").integers(5, 401, 600)
-"""600 episodes of 5 to 400 windows."""
+VERSIONS = st.sampled_from([Interleaved1, Interleaved])
 
 
 def table_of(counts: list[int] | np.ndarray) -> WindowTable:
@@ -33,10 +32,15 @@ def table_of(counts: list[int] | np.ndarray) -> WindowTable:
 
 
 def interleaved_of(
-    counts: list[int] | np.ndarray, size: int, *, block_windows: int = 16, lanes_per_row: int = 4, seed: int = 7
+    counts: list[int] | np.ndarray,
+    size: int,
+    *,
+    block_windows: int = 16,
+    lanes_per_row: int = 4,
+    version: type[Interleaved] = Interleaved,
 ) -> InterleavedOrder:
-    config = Interleaved(block_windows=block_windows, lanes_per_row=lanes_per_row)
-    order = make_order(config, table=table_of(counts), seed=seed, global_batch_size=size)
+    config = version(block_windows=block_windows, lanes_per_row=lanes_per_row)
+    order = make_order(config, table=table_of(counts), seed=7, global_batch_size=size)
     assert isinstance(order, InterleavedOrder)
     return order
 
@@ -75,8 +79,8 @@ def test_block_that_does_not_exist_is_named() -> None:
 def test_order_of_long_episodes_holds_memory_for_episodes_only(num_windows: int) -> None:
     """Memory does not grow with the number of windows or blocks, and look-ups stay right."""
     table = table_of(np.full(1000, num_windows))
-    order = make_order("interleaved", table=table, seed=1, global_batch_size=32)
-    assert isinstance(order, InterleavedOrder)
+    order = make_order("interleaved/1", table=table, seed=1, global_batch_size=32)
+    assert isinstance(order, Interleaved1Order)
     offset_B = np.arange(0, 1000 * num_windows, num_windows)
     ids = order.window_ids(0, offset_B)
     assert len(np.unique(ids)) == 1000
@@ -175,9 +179,10 @@ def test_lanes_are_lowered_on_small_data_until_each_holds_a_block(
     assert (order.lanes_per_row, order.num_lanes) == (expected, expected * size)
 
 
-def test_a_lane_stays_on_one_row_for_a_whole_epoch() -> None:
+@pytest.mark.parametrize("version", [Interleaved1, Interleaved])
+def test_a_lane_stays_on_one_row_for_a_whole_epoch(version: type[Interleaved]) -> None:
     """So a contiguous range of rows owns whole lanes, in epochs that begin inside a batch too."""
-    order = interleaved_of([50, 77, 31], 4, block_windows=4)
+    order = interleaved_of([50, 77, 31], 4, block_windows=4, version=version)
     assert order.num_windows % 4 != 0
     for epoch in (0, 1, 7):
         offset_B = np.arange(order.num_windows)
@@ -189,38 +194,50 @@ def test_a_lane_stays_on_one_row_for_a_whole_epoch() -> None:
 # ---- uses of blocks ----
 
 
-@given(counts=COUNTS, size=st.integers(1, 12), block_windows=st.integers(1, 20), epoch=st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
+@given(
+    counts=COUNTS,
+    size=st.integers(1, 24),
+    block_windows=st.integers(1, 20),
+    lanes=st.integers(1, 4),
+    epoch=st.integers(0, 9),
+    version=VERSIONS,
+)
+@settings(max_examples=300, deadline=None)
 def test_uses_of_blocks_begin_and_end_once_around_all_their_windows(
-    counts: list[int], size: int, block_windows: int, epoch: int
+    counts: list[int], size: int, block_windows: int, lanes: int, epoch: int, version: type[Interleaved]
 ) -> None:
-    """In each lane a block's windows follow each other; the first begins its use, the last ends it."""
-    order = interleaved_of(counts, size, block_windows=block_windows, lanes_per_row=2)
+    """In each lane a use's windows follow each other; the first begins it, the last ends it, and it tells how many."""
+    order = interleaved_of(counts, size, block_windows=block_windows, lanes_per_row=lanes, version=version)
     offset_B = np.arange(order.num_windows)
     uses, ids = order.block_uses(epoch, offset_B), order.window_ids(epoch, offset_B)
     assert np.array_equal(uses.block_B, order.blocks.block_of(ids)[0])
     assert np.array_equal(uses.block_B, order.block_of(epoch, offset_B))
+    assert np.array_equal(uses.lane_B, order.lane_of(offset_B))
     assert ((uses.first_window_id_B <= ids) & (ids < uses.first_window_id_B + uses.size_B)).all()
-    num_uses = 0
+    found = []
     for lane in range(order.num_lanes):
         in_lane = np.flatnonzero(uses.lane_B == lane)
         block = uses.block_B[in_lane]
         changes = np.r_[True, block[1:] != block[:-1]] if len(block) else np.zeros(0, dtype=bool)
         assert np.array_equal(uses.begins_B[in_lane], changes)
         assert np.array_equal(uses.ends_B[in_lane], np.r_[changes[1:], True] if len(block) else changes)
-        num_uses += int(changes.sum())
-    cut_lanes, cut_blocks = order.cut_blocks(epoch)
-    assert num_uses == order.blocks.num_blocks + len(cut_lanes)
-    for lane, cut in zip(cut_lanes, cut_blocks, strict=True):
-        assert uses.block_B[uses.lane_B == lane][0] == uses.block_B[uses.lane_B == lane - 1][-1] == cut
+        lengths = np.diff(np.r_[np.flatnonzero(changes), len(block)])
+        assert np.array_equal(uses.use_size_B[in_lane], np.repeat(lengths, lengths))
+        found += [(int(b), lane) for b in block[changes]]
+    blocks = [b for b, _ in found]
+    assert len(set(blocks)) == order.blocks.num_blocks
+    several = sorted((b, lane) for b, lane in found if blocks.count(b) > 1)
+    assert sorted(zip(*(x.tolist() for x in order.cut_parts(epoch)), strict=True)) == several
 
 
-@given(counts=COUNTS, size=st.integers(2, 12), world_size=st.integers(2, 5), epoch=st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
-def test_ranks_per_block_equals_counting(counts: list[int], size: int, world_size: int, epoch: int) -> None:
-    """The score read off the lanes' starts is that of every window of the epoch."""
+@given(counts=COUNTS, size=st.integers(2, 12), world_size=st.integers(2, 5), epoch=st.integers(0, 3), version=VERSIONS)
+@settings(max_examples=200, deadline=None)
+def test_ranks_per_block_equals_counting(
+    counts: list[int], size: int, world_size: int, epoch: int, version: type[Interleaved]
+) -> None:
+    """The score read off the cuts is that of every window of the epoch."""
     size = max(size, world_size)
-    order = interleaved_of(counts, size, block_windows=6, lanes_per_row=3)
+    order = interleaved_of(counts, size, block_windows=6, lanes_per_row=3, version=version)
     rank_of_row = np.concatenate(
         [
             np.full(rows.stop - rows.start, r)
@@ -254,61 +271,3 @@ def test_padding_rows_of_a_finite_run_begin_and_end_no_use() -> None:
     uses = sampler.block_uses(sampler.refs(5))
     assert uses is not None
     assert not uses.begins_B[1:].any() and not uses.ends_B[1:].any()
-
-
-# ---- promises ----
-
-
-def epoch_of(order: InterleavedOrder, size: int) -> tuple[Sampler, range]:
-    sampler = Sampler(
-        WindowTable(RAGGED, Window(num_steps=1)),
-        order=Interleaved(lanes_per_row=order.lanes_per_row),
-        seed=7,
-        global_batch_size=size,
-    )
-    return sampler, range(2 * order.lanes_per_row, order.num_windows // size)
-
-
-def test_batch_of_32_at_256_lanes_holds_as_good_as_32_blocks() -> None:
-    """At least 31.9 different blocks on average over an epoch."""
-    order = interleaved_of(RAGGED, 32, lanes_per_row=8)
-    assert order.num_lanes == 256
-    sampler, steps = epoch_of(order, 32)
-    assert mixing(sampler, order.blocks, steps).distinct_blocks >= 31.9
-
-
-@pytest.mark.parametrize(("size", "lanes_per_row"), [(32, 4), (32, 8), (256, 4)])
-def test_batches_mix_no_worse_than_a_uniform_shuffle(size: int, lanes_per_row: int) -> None:
-    """Different episodes a batch, and episodes shared with the next one: within 2 % of uniform, or better."""
-    order = interleaved_of(RAGGED, size, lanes_per_row=lanes_per_row)
-    got = mixing(*(s := epoch_of(order, size))[:1], order.blocks, s[1])
-    uniform = uniform_mixing(order.blocks, RAGGED, size)
-    assert got.distinct_episodes >= 0.98 * uniform.distinct_episodes
-    assert got.shared_with_next <= 1.02 * uniform.shared_with_next
-    assert got.distinct_blocks >= uniform.distinct_blocks
-
-
-def test_one_lane_a_row_shares_episodes_with_the_next_batch() -> None:
-    """The measure tells a bad order: with K = 1 neighbouring batches come from the same blocks."""
-    order = interleaved_of(RAGGED, 256, lanes_per_row=1)
-    got = mixing(*(s := epoch_of(order, 256))[:1], order.blocks, s[1])
-    assert got.shared_with_next > 2 * uniform_mixing(order.blocks, RAGGED, 256).shared_with_next
-
-
-def test_new_blocks_come_evenly() -> None:
-    """Over 8 batches of 256 never more than 1.5 times the mean, away from the epoch's start, where all lanes begin."""
-    order = interleaved_of(RAGGED, 256)
-    sampler, steps = epoch_of(order, 256)
-    load = block_load(sampler, steps)
-    assert load is not None
-    assert load.mean == pytest.approx(256 * order.blocks.num_blocks / order.num_windows, rel=0.05)
-    assert load.largest_over_mean <= 1.5
-
-
-@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
-@pytest.mark.parametrize("size", [32, 256])
-def test_each_block_is_needed_by_one_rank(size: int, world_size: int) -> None:
-    """At most 1.05 decodes a block, whatever the number of ranks and the epoch."""
-    order = interleaved_of(RAGGED, size)
-    for epoch in range(3):
-        assert ranks_per_block(order, size, world_size, epoch=epoch) <= 1.05

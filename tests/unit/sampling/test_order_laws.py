@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from trajload.errors import ConfigError, WindowError
 from trajload.sampling.assign import rank_rows
-from trajload.sampling.orders import Continuous, Interleaved, Order, OrderConfig, Weighted, make_order, order_config
+from trajload.sampling.orders import (
+    Continuous,
+    Interleaved,
+    Interleaved1,
+    Order,
+    OrderConfig,
+    Weighted,
+    make_order,
+    order_config,
+)
 from trajload.sampling.sampler import Sampler
 from trajload.sampling.windows import WindowTable
 from trajload.spec import Window
@@ -23,6 +32,7 @@ EPOCHS = st.integers(0, 2**63 - 1)
 LENGTHS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(lambda x: max(x) >= 3)
 CONFIGS = st.one_of(
     st.builds(Interleaved, block_windows=st.integers(1, 40), lanes_per_row=st.integers(1, 6)),
+    st.builds(Interleaved1, block_windows=st.integers(1, 40), lanes_per_row=st.integers(1, 6)),
     st.just(Continuous()),
 )
 
@@ -55,7 +65,9 @@ def test_each_window_comes_exactly_once_an_epoch_and_its_offset_is_found(
     assert np.array_equal(order.offsets(epoch, ids), all_B)
 
 
-@pytest.mark.parametrize("config", [Interleaved(), Continuous(), Weighted(episode_weights=[1, 2, 3])], ids=str)
+@pytest.mark.parametrize(
+    "config", [Interleaved(), Interleaved1(), Continuous(), Weighted(episode_weights=[1, 2, 3])], ids=str
+)
 def test_order_of_part_of_an_epoch_equals_that_part_of_the_whole(config: OrderConfig) -> None:
     """What stands at an offset does not depend on which others are asked for along with it, nor on their shape."""
     order = order_of(config, [400, 300, 222])
@@ -65,7 +77,9 @@ def test_order_of_part_of_an_epoch_equals_that_part_of_the_whole(config: OrderCo
     assert order.window_ids(3, np.array([], dtype=np.int64)).tolist() == []
 
 
-@pytest.mark.parametrize("config", [Interleaved(), Continuous(), Weighted(episode_weights=[1] * 30)], ids=str)
+@pytest.mark.parametrize(
+    "config", [Interleaved(), Interleaved1(), Continuous(), Weighted(episode_weights=[1] * 30)], ids=str
+)
 def test_other_seeds_and_epochs_give_other_orders(config: OrderConfig) -> None:
     """No two of (seed, epoch) agree in more places than chance has it."""
     ids = {}
@@ -78,7 +92,9 @@ def test_other_seeds_and_epochs_give_other_orders(config: OrderConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [Interleaved(block_windows=4), Continuous(), Weighted(episode_weights=[1, 2, 3])], ids=str
+    "config",
+    [Interleaved(block_windows=4), Interleaved1(block_windows=4), Continuous(), Weighted(episode_weights=[1, 2, 3])],
+    ids=str,
 )
 @pytest.mark.parametrize("world_size", range(1, 65))
 def test_global_batch_is_the_same_for_every_number_of_ranks(config: OrderConfig, world_size: int) -> None:
@@ -111,7 +127,7 @@ def test_any_train_step_equals_the_sequence_written_out(
             assert sampler.refs(train_step).window_id_B.tolist() == expected
 
 
-@pytest.mark.parametrize("config", [Interleaved(), Continuous()], ids=str)
+@pytest.mark.parametrize("config", [Interleaved(), Interleaved1(), Continuous()], ids=str)
 def test_order_outside_its_epoch_is_refused(config: OrderConfig) -> None:
     """Offsets, ids and epochs out of range are named."""
     order = order_of(config, [30])
@@ -151,8 +167,15 @@ def test_order_asked_by_many_threads_for_many_epochs_answers_each_right() -> Non
 
 def test_order_config_comes_back_from_its_json() -> None:
     """What a state records makes the same order again."""
-    for config in (Interleaved(block_windows=5, lanes_per_row=2), Continuous(), order_config("sequential")):
+    for config in (
+        Interleaved(block_windows=5, lanes_per_row=2),
+        Interleaved1(block_windows=5, lanes_per_row=2),
+        Continuous(),
+        order_config("sequential"),
+    ):
         assert order_config(config.to_json()) == config
+        assert type(order_config(config.to_json())) is type(config)
+    assert Interleaved() != Interleaved1() == order_config("interleaved/1")
     assert order_config("interleaved") == Interleaved(block_windows=16, lanes_per_row=4)
 
 
@@ -190,7 +213,7 @@ def test_interleaved_of_unusable_parameters_is_refused(arguments: dict[str, obje
 
 def test_make_order_without_what_it_needs_says_so() -> None:
     """Orders over episodes ask for the table; a table of another size is refused."""
-    with pytest.raises(ConfigError, match=r"order='interleaved/1' depends on episodes and batch size: pass table="):
+    with pytest.raises(ConfigError, match=r"order='interleaved/2' depends on episodes and batch size: pass table="):
         make_order("interleaved", num_windows=10, seed=1)
     with pytest.raises(ConfigError, match=r"order='weighted/1' depends on episodes: pass table="):
         make_order(Weighted(episode_weights=[1]), num_windows=10, seed=1)
@@ -210,6 +233,6 @@ def test_state_records_order_and_parameters() -> None:
     assert got[:3] == [
         "shuffled/1",
         "continuous/1",
-        {"version": "interleaved/1", "block_windows": 8, "lanes_per_row": 4},
+        {"version": "interleaved/2", "block_windows": 8, "lanes_per_row": 4},
     ]
     assert (got[3]["version"], got[3]["num_weights"], len(got[3]["weights_digest"])) == ("weighted/1", 2, 64)

@@ -1,0 +1,230 @@
+"""Where in memory the rows of low-dimensional streams stand: one table a source, filled as episodes are asked for.
+
+Raw arrays are mapped from their shards, other encodings are decoded once and kept. Each array is checked against its
+checksum when its address is first looked up. What cannot be had, for whatever reason, is left to the plain path, which
+knows how to say what is wrong.
+"""
+
+# Shapes: G rows to write, B rows of the batch, S streams, E episodes, N rows of an episode
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from trajload.decode import DecodeContext, decode_rows, plan_reads
+from trajload.errors import ShardCorruptError
+from trajload.pipeline.config import StreamChoice
+from trajload.pipeline.gather_kernel import BAD, MISSING, UNKNOWN
+from trajload.refs import ArrayTrack, ByteRange
+from trajload.sources.base import Dataset
+from trajload.sources.columns import LACKS, RAW, ArrayColumns
+from trajload.storage.local import LocalStore, check_inside
+from trajload.storage.locks import ForkLock
+from trajload.storage.mapped import MappedFile
+from trajload.types import Int64Array, NDArray
+
+__all__ = ["GatherTable", "choose_gathered", "default_resident_bytes"]
+
+_MAX_RESIDENT_BYTES = 1 << 30
+_MAX_INT = 2**62
+
+
+def default_resident_bytes() -> int:
+    """Return the budget of decoded streams kept in memory: 1 GiB, less where that is over a sixteenth of the machine's."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return _MAX_RESIDENT_BYTES
+    return min(_MAX_RESIDENT_BYTES, physical // 16)
+
+
+def choose_gathered(
+    dataset: Dataset, choices: Sequence[StreamChoice], resident_bytes: int
+) -> tuple[tuple[StreamChoice, ...], int]:
+    """Return the streams that can be gathered, and how many bytes those take that must be kept decoded.
+
+    Stepwise signals only. Those that stand raw in local files are mapped and cost nothing; of the others the smallest
+    are taken first, for as long as all their rows fit the budget.
+    """
+    low = [c for c in choices if not (c.spec.is_text or c.spec.is_picture) and c.spec.clock == "stepwise"]
+    low = [c for c in low if not c.request.age and np.dtype(c.spec.dtype).isnative]
+    mapped = [c.key for c in low if _is_mapped(dataset, c)]
+    kept, num_bytes = set(mapped), 0
+    for choice in sorted((c for c in low if c.key not in kept), key=row_bytes):
+        size = row_bytes(choice) * dataset.num_steps
+        if num_bytes + size <= resident_bytes:
+            num_bytes += size
+            kept.add(choice.key)
+    return tuple(c for c in low if c.key in kept), num_bytes
+
+
+def row_bytes(choice: StreamChoice) -> int:
+    """Return the bytes of one row of a signal."""
+    return np.dtype(choice.spec.dtype).itemsize * math.prod(choice.spec.shape)
+
+
+def _is_mapped(dataset: Dataset, choice: StreamChoice) -> bool:
+    return choice.spec.encoding == "npy" and isinstance(dataset.store, LocalStore)
+
+
+class Memory:
+    """Addresses, and what keeps them valid. Whoever copies from an address holds this object."""
+
+    def __init__(self, num_streams: int, num_episodes: int) -> None:
+        self.address_SE: Int64Array = np.zeros((num_streams, num_episodes), dtype=np.int64)
+        """Of row 0, or UNKNOWN, MISSING, BAD."""
+        self.clock_E3: Int64Array = np.zeros((num_episodes, 3), dtype=np.int64)
+        """num, den and start_ns of uniform clocks; num 0 = not uniform, -1 = not looked at."""
+        self.clock_E3[:, 0] = -1
+        self.maps: dict[str, MappedFile] = {}
+        self.kept: list[NDArray] = []
+        self.columns: dict[tuple[int, int], ArrayColumns] = {}
+        """By stream and first episode."""
+        self.columns_SE: NDArray = np.zeros((num_streams, num_episodes), dtype=np.int32)
+        """1 + first episode of the `columns` that hold an episode, 0 where they were not asked for."""
+
+
+class GatherTable:
+    """Addresses of one dataset's streams. Thread-safe; fit for a forked child.
+
+    Args:
+        dataset: Where episodes stand.
+        choices: What `choose_gathered` took.
+        num_absent: Further streams, behind those, that no episode has.
+        dilation: Of the window.
+    """
+
+    def __init__(self, dataset: Dataset, choices: Sequence[StreamChoice], num_absent: int, dilation: int) -> None:
+        self.dataset = dataset
+        self.choices = tuple(choices)
+        # Copies: the kernels are compiled for arrays that may be written.
+        self.num_steps_E: Int64Array = np.array(dataset.num_steps_E, dtype=np.int64)
+        self.terminated_E = np.array(dataset.terminated_E, dtype=np.int8)
+        self.resident_bytes = 0
+        """Bytes of decoded rows held now."""
+        self._num_absent = num_absent
+        self._longest = int(self.num_steps_E.max(initial=0)) + dilation
+        self._is_mapped = [_is_mapped(dataset, choice) for choice in self.choices]
+        self._lock = ForkLock()
+        self._memory: Memory | None = None
+        self._context = DecodeContext()
+
+    @property
+    def memory(self) -> Memory:
+        """Return what is known so far; made anew after `clear`."""
+        found = self._memory
+        if found is None:
+            with self._lock:
+                found = self._memory
+                if found is None:
+                    found = Memory(len(self.choices) + self._num_absent, len(self.num_steps_E))
+                    found.address_SE[len(self.choices) :] = MISSING
+                    self._memory = found
+        return found
+
+    def is_mapped(self, choice: StreamChoice) -> bool:
+        """Return whether a stream is taken from mapped files."""
+        return self._is_mapped[self.choices.index(choice)]
+
+    def clear(self) -> None:
+        """Let go of mappings and decoded rows. What is still copying keeps its own."""
+        with self._lock:
+            self._memory = None
+            self.resident_bytes = 0
+            self._context.close()
+
+    def fill(self, memory: Memory, episode_G: Int64Array) -> None:
+        """Look up everything about these episodes that is not known yet."""
+        with self._lock:
+            for episode in np.unique(episode_G).tolist():
+                if memory.clock_E3[episode, 0] < 0:
+                    self._look_up_clock(memory, episode)
+                for s in np.flatnonzero(memory.address_SE[:, episode] == UNKNOWN).tolist():
+                    try:
+                        address = self._look_up(memory, s, episode)
+                    except Exception:
+                        address = BAD  # the plain path meets it too, and says what and where
+                    memory.address_SE[s, episode] = address
+
+    # ---- step clocks ----
+
+    def _look_up_clock(self, memory: Memory, episode: int) -> None:
+        try:
+            found = self.dataset.clock_columns(episode)
+        except Exception:
+            found = None
+        if found is None:
+            memory.clock_E3[episode] = 0
+            return
+        part_R3 = memory.clock_E3[found.first_episode : found.first_episode + len(found.num_R)]
+        # The compiled loop counts in int64; rates made from floats, with terms of 48 bits, are left to Python ints.
+        is_small_R = (found.num_R < 2**32) & (found.den_R < _MAX_INT // self._longest)
+        part_R3[:, 1], part_R3[:, 2] = found.den_R, found.start_ns_R
+        part_R3[:, 0] = np.where(is_small_R, found.num_R, 0)
+
+    # ---- addresses ----
+
+    def _look_up(self, memory: Memory, s: int, episode: int) -> int:
+        if self._is_mapped[s]:
+            columns = self._columns(memory, s, episode)
+            if columns is not None:
+                i = episode - columns.first_episode
+                if columns.kind_R[i] == LACKS or (columns.kind_R[i] == RAW and columns.num_rows_R[i] == 0):
+                    return MISSING
+                if columns.kind_R[i] == RAW:
+                    place = (columns.file, int(columns.offset_R[i]), int(columns.num_rows_R[i]))
+                    return self._map(memory, s, *place, int(columns.checksum_R[i]))
+        choice = self.choices[s]
+        track = self.dataset.track(episode, choice.name)
+        if track is None or track.num_rows == 0:
+            return MISSING
+        if track.num_rows < self.num_steps_E[episode]:
+            return BAD
+        if self._is_mapped[s]:
+            if not isinstance(track, ArrayTrack) or track.dtype != np.dtype(choice.spec.dtype):
+                return BAD
+            return self._map(memory, s, track.file, track.offset, track.num_rows, track.checksum)
+        # Only rows that stand at steps can be asked for.
+        rows_N = np.arange(int(self.num_steps_E[episode]), dtype=np.int64)
+        out = np.empty((len(rows_N), *choice.spec.shape), dtype=choice.spec.dtype)
+        store = self.dataset.store
+        blobs = [store.read(where) for where in plan_reads(track, rows_N)]
+        decode_rows(
+            track, rows_N, blobs, out, spec=choice.spec, request=choice.request, store=store, context=self._context
+        )
+        memory.kept.append(out)
+        self.resident_bytes += out.nbytes
+        return int(out.ctypes.data)
+
+    def _columns(self, memory: Memory, s: int, episode: int) -> ArrayColumns | None:
+        first = int(memory.columns_SE[s, episode]) - 1
+        if first >= 0:
+            return memory.columns[s, first]
+        found = self.dataset.array_columns(episode, self.choices[s].name)
+        if found is not None:
+            first = found.first_episode
+            memory.columns[s, first] = found
+            memory.columns_SE[s, first : first + len(found.kind_R)] = first + 1
+        return found
+
+    def _map(self, memory: Memory, s: int, file: str, offset: int, num_rows: int, checksum: int | None) -> int:
+        """Return the address of a raw array in its mapped file, once its bytes are known to be right."""
+        store = self.dataset.store
+        assert isinstance(store, LocalStore)
+        num_bytes = num_rows * row_bytes(self.choices[s])
+        mapped = memory.maps.get(file)
+        if mapped is None:
+            mapped = memory.maps[file] = MappedFile(Path(store.root, check_inside(file)))
+        if offset + num_bytes > mapped.num_bytes:
+            raise ShardCorruptError(f"file {file!r} ends before the array at byte {offset} does.")
+        # Read, not taken from the mapping: a file that was cut meanwhile is an error here, and a signal there.
+        data = store.read(ByteRange(file, offset, num_bytes))
+        if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
+            raise ShardCorruptError(f"array at byte {offset} of {file!r} is damaged.")
+        return mapped.address + offset

@@ -1,0 +1,184 @@
+"""How much memory decoded blocks may take: what was asked for, or what the lanes of an order need within bounds."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trajload.align.rows import window_offsets
+from trajload.decode import row_shape
+from trajload.errors import ConfigError
+from trajload.pipeline.arena import aligned
+from trajload.pipeline.block_rows import pooled_streams
+from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.config import StreamChoice
+from trajload.pipeline.source_rows import SourceRows
+from trajload.pipeline.stats import StageStats
+
+__all__ = ["PoolBudget", "check_pool_bytes", "choose_pool", "pool_figures"]
+
+_MAX_AUTO_BYTES = 2 << 30
+_MANY_LANES = 32
+_EVEN_BYTES = 400 << 20
+"""Up to so much there is room for the first blocks of an epoch beside the last ones of the epoch before, so that an epoch
+begins without a stall; beyond it, for what all lanes have in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBudget:
+    """Bound of the pool, and why."""
+
+    num_bytes: int
+    """0: no pool, each row decodes its own window."""
+    why: str
+    block_bytes: int = 0
+    """Of the largest block, as far as lengths tell."""
+    lanes_per_row: int = 1
+    is_asked: bool = False
+    """Whether the user gave the number: then a block beyond it is an error, else its rows decode by themselves."""
+
+    def share(self, num_parts: int) -> PoolBudget:
+        """Return the bound of one of so many pools that share this one; 0 where a share holds no block."""
+        num_bytes = self.num_bytes // num_parts
+        if num_bytes < self.block_bytes:
+            return replace(self, num_bytes=0, why=f"{self.why}: {num_bytes} bytes for each process hold no block")
+        return replace(self, num_bytes=num_bytes, why=f"{self.why}, shared by {num_parts} processes")
+
+    def too_small(self, needed: int) -> ConfigError:
+        """Return the error of a block that is larger than the pool."""
+        return ConfigError(
+            f"pool_bytes={self.num_bytes} holds no block: got {self.num_bytes} bytes, expected at least {needed} for one "
+            "block of decoded pictures. Raise pool_bytes, or lower block_windows of tl.Interleaved, num_steps or the "
+            "pictures' size; pool_bytes=0 decodes each window by itself."
+        )
+
+
+def check_pool_bytes(pool_bytes: int | None) -> int | None:
+    """Return `pool_bytes` if it is None or an int of at least 0, else raise ConfigError."""
+    if pool_bytes is None:
+        return None
+    if isinstance(pool_bytes, bool) or not isinstance(pool_bytes, (int, np.integer)) or pool_bytes < 0:
+        raise ConfigError(f"pool_bytes={pool_bytes!r} is invalid: expected an int of at least 0, or None.")
+    return int(pool_bytes)
+
+
+def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int) -> PoolBudget:
+    """Return the memory bound of the block pool.
+
+    Raises:
+        ConfigError: Not a number of bytes, or too few for one block.
+    """
+    asked = check_pool_bytes(pool_bytes)
+    if asked == 0:
+        return PoolBudget(0, "asked for")
+    found = [_shape(source) for source in builder.sources if pooled_streams(source)]
+    shapes = [shape for shape in found if shape is not None]
+    if not shapes:
+        return PoolBudget(0, "no stream of pictures in an order of blocks")
+    block_bytes = max(size for size, _ in shapes)
+    lanes_per_row = max(lanes for _, lanes in shapes)
+    if asked is not None:
+        budget = PoolBudget(asked, "asked for", block_bytes, lanes_per_row, is_asked=True)
+        if asked < block_bytes:
+            raise budget.too_small(block_bytes)
+        return budget
+    num_lanes = builder.num_rows * lanes_per_row
+    # Of many lanes some are between two blocks, and leave room for the next.
+    num_needed = num_lanes + (num_lanes < _MANY_LANES)
+    num_even = 2 * num_lanes + num_lanes // 8 + 2 * num_workers + 4
+    num_blocks = max(num_needed, min(num_even, _EVEN_BYTES // max(block_bytes, 1)))
+    bound = min(_MAX_AUTO_BYTES, _available_bytes() // 4)
+    why = f"auto: {num_blocks} blocks of up to {block_bytes} bytes for {num_lanes} lanes, at most {bound} bytes"
+    if block_bytes > bound:
+        return PoolBudget(0, f"{why}: not one fits, so each window is decoded by itself")
+    return PoolBudget(min(num_blocks * block_bytes, bound), why, block_bytes, lanes_per_row)
+
+
+def pool_figures(budget: PoolBudget, stats: StageStats) -> dict[str, Any]:
+    """Return what `Loader.stats` tells of the pool."""
+    counts = stats.counted(
+        "pool_used_bytes",
+        "pool_peak_bytes",
+        "pool_rows",
+        "blocks_decoded",
+        "blocks_decoded_again",
+        "blocks_evicted",
+        "blocks_failed",
+        "frames_decoded",
+        "frames_copied",
+    )
+    copied = counts["frames_copied"]
+    return {
+        "budget_bytes": budget.num_bytes,
+        "budget_why": budget.why,
+        "block_bytes": budget.block_bytes,
+        "used_bytes": counts["pool_used_bytes"],
+        "peak_bytes": counts["pool_peak_bytes"],
+        "rows": counts["pool_rows"],
+        **{name: value for name, value in counts.items() if name.startswith(("blocks_", "frames_"))},
+        "decoded_per_copied": counts["frames_decoded"] / copied if copied else None,
+    }
+
+
+def _shape(source: SourceRows) -> tuple[int, int] | None:
+    """Return (bytes of a block, lanes of a row) of a source; None if its order has no blocks."""
+    config: Any = source.sampler.order_config
+    block_windows: int | None = getattr(config, "block_windows", None)
+    if block_windows is None:
+        return None
+    order = source.sampler.window_order
+    lanes_per_row: int = getattr(order, "lanes_per_row", config.lanes_per_row)
+    size = sum(
+        aligned(_most_rows(source, choice, block_windows) * _row_bytes(choice)) for choice in pooled_streams(source)
+    )
+    return size, lanes_per_row
+
+
+def _row_bytes(choice: StreamChoice) -> int:
+    shape, dtype = row_shape(choice.spec, choice.request)
+    return math.prod(shape) * dtype.itemsize
+
+
+def _most_rows(source: SourceRows, choice: StreamChoice, block_windows: int) -> int:
+    """Return how many different rows the windows of a block take at most, going by steps.
+
+    Exact for whole blocks of stepwise streams; windows left out in between, and clocks, may need more.
+    """
+    places, window = choice.places, source.window
+    longest = int(source.dataset.num_steps_E.max())
+    num_windows = min(block_windows, max(1, -(-longest // window.stride)))
+    if choice.spec.clock != "stepwise":
+        # A clock of its own may be slower or faster than steps; most cameras run with them.
+        offsets_T = window_offsets(window) if places.is_own or places.ns_T is not None else places.steps_T
+    else:
+        offsets_T = places.steps_T
+    first_T = offsets_T - offsets_T[0]
+    # The union repeats itself with the stride: rows of one remainder form runs, so counting one pass is enough.
+    rows = np.unique((first_T[:, None] + window.stride * np.arange(min(num_windows, 4096))[None, :]).reshape(-1))
+    more = (num_windows - min(num_windows, 4096)) * len(np.unique(first_T % window.stride))
+    return min(len(rows) + more, longest)
+
+
+def _available_bytes() -> int:
+    """Return the memory that this process may still take, without swapping, as far as the system says."""
+    found = []
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            found += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            limit = file.read().strip()
+        if limit.isdigit():
+            with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
+                found.append(max(0, int(limit) - int(file.read())))
+    except (OSError, ValueError, IndexError):
+        pass  # not Linux, or no control group: what is known counts
+    if found:
+        return min(found)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 4 * _MAX_AUTO_BYTES
