@@ -80,20 +80,26 @@ def want_rows(lives: ModuleType, demo_dataset: Path) -> list[list[str]]:
         return [lives.row_digests(loader.batch_at(train_step)) for train_step in range(lives.LAST)]
 
 
-@pytest.fixture
-def live(lives: ModuleType, want_rows: list[list[str]], demo_dataset: Path, tmp_path: Path) -> Callable[[str], None]:
-    """Run the lives of a framework, and check what each was given."""
+@pytest.fixture(scope="module")
+def live(
+    lives: ModuleType, want_rows: list[list[str]], demo_dataset: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, tuple[str, ...]], None]:
+    """Check what each life of a framework was given. A group of them is run once, by one program, when first asked for."""
+    folders: dict[tuple[str, ...], Path] = {}
 
-    def run(framework: str) -> None:
-        command = [sys.executable, str(HERE / "lives.py"), framework, str(demo_dataset), str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIFE_TIMEOUT_S, env=ENVIRONMENT)
-        assert done.returncode == 0, done.stderr[-6000:]
-        saved = 0
+    def check(framework: str, group: tuple[str, ...]) -> None:
+        if group not in folders:
+            folders[group] = folder = tmp_path_factory.mktemp("lives")
+            command = [sys.executable, str(HERE / "lives.py"), str(demo_dataset), str(folder), *group]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIFE_TIMEOUT_S, env=ENVIRONMENT)
+            (folder / "errors").write_text(done.stderr)
+        folder, saved = folders[group] / framework, 0
         for number, (world_size, killed_at) in enumerate(lives.THROUGH[framework][0]):
-            logs = [(tmp_path / f"{number}-{rank}.jsonl").read_text().splitlines() for rank in range(world_size)]
-            ranks = [[json.loads(line) for line in log] for log in logs]
             last = lives.LAST - 1 if killed_at is None else killed_at
             expected = list(range(saved, last + 1))
+            logs = [folder / f"{number}-{rank}.jsonl" for rank in range(world_size)]
+            assert all(log.exists() for log in logs), (folders[group] / "errors").read_text()[-6000:]
+            ranks = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
             assert [[line["train_step"] for line in rank] for rank in ranks] == [expected] * world_size, (
                 f"life {number}"
             )
@@ -103,4 +109,4 @@ def live(lives: ModuleType, want_rows: list[list[str]], demo_dataset: Path, tmp_
             # a checkpoint that was due at the kill was not written yet
             saved = max(saved, last // lives.EVERY * lives.EVERY)
 
-    return run
+    return check

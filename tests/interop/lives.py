@@ -1,9 +1,9 @@
 """Train again and again through one framework, each life killed with SIGKILL in the middle of a pass.
 
-    python lives.py FRAMEWORK DATASET FOLDER
+    python lives.py DATASET FOLDER FRAMEWORK...
 
 Lives differ in the number of ranks (gloo), see `LIVES`. Each rank writes one line per batch that it was given to
-FOLDER/<life>-<rank>.jsonl, before it trains on it, and is killed there at the life's last train_step. The children are forked from
+FOLDER/FRAMEWORK/<life>-<rank>.jsonl, before it trains on it, and is killed there at the life's last train_step. The children are forked from
 a process that has imported everything and started no thread, so that a life takes about a second.
 """
 
@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,8 +76,7 @@ def make_loader(dataset: str, rank: int, world_size: int, **options: Any) -> tl.
         streams=["cam_front", "action", "language"],
         rank=rank,
         world_size=world_size,
-        num_workers=1,
-        **options,
+        **{"num_workers": 1, **options},
     )
 
 
@@ -331,13 +331,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main() -> None:
-    framework, dataset, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    lives, through, modules = THROUGH[framework]
-    # DistributedDataParallel imports dynamo, which takes seconds in each process.
-    for module in ("torch._dynamo", *modules):
-        __import__(module)
-    torch.set_num_threads(1)
+def live(framework: str, dataset: str, folder: Path) -> None:
+    """Run all lives of a framework, one after the other."""
+    lives, through, _ = THROUGH[framework]
     for number, (world_size, killed_at) in enumerate(lives):
         port, pids = free_port(), []
         for rank in range(world_size):
@@ -346,12 +342,8 @@ def main() -> None:
                 try:
                     run(Life(dataset, folder, number, rank, world_size, killed_at), through, port)
                 except BaseException as err:
-                    import traceback
-
                     traceback.print_exc()
-                    print(
-                        f"life {number}, rank {rank} failed: {type(err).__name__}: {err}", file=sys.stderr, flush=True
-                    )
+                    print(f"life {number}, rank {rank}: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
                     os._exit(1)
                 os._exit(0)
             pids.append(pid)
@@ -360,6 +352,20 @@ def main() -> None:
             ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)
             if ended != (0 if killed_at is None else signal.SIGKILL):
                 raise SystemExit(f"life {number} of {framework} ended with {ended}")
+
+
+def main() -> None:
+    dataset, folder, *frameworks = sys.argv[1:]
+    torch.set_num_threads(1)
+    # Once, before the first fork: DistributedDataParallel imports dynamo, and kernels are compiled or read from a cache.
+    for module in ("torch._dynamo", *(module for framework in frameworks for module in THROUGH[framework][2])):
+        __import__(module)
+    with make_loader(dataset, 0, 1, num_workers=0) as loader:
+        next(iter(loader)).digest()
+    for framework in frameworks:
+        own = Path(folder, framework)
+        own.mkdir()
+        live(framework, dataset, own)
 
 
 if __name__ == "__main__":

@@ -34,33 +34,29 @@ def need(module: str) -> None:
         pytest.skip(message)
 
 
-FRAMEWORKS = {
-    "threads": "torch",
-    "workers": "torch",
-    "dcp": "torch",
-    "stateful-0": "torchdata",
-    "stateful-1": "torchdata",
-    "stateful-2": "torchdata",
-    "rows": "torchdata",
-    "lightning": "lightning",
-    "lightning-workers": "lightning",
-    "accelerate": "accelerate",
-    "accelerate-workers": "accelerate",
+GROUPS = {
+    "torch": ("threads", "workers", "dcp"),
+    "torchdata": ("stateful-0", "stateful-1", "stateful-2", "rows"),
+    "lightning": ("lightning", "lightning-workers"),
+    "accelerate": ("accelerate", "accelerate-workers"),
 }
+"""Module that is needed → ways of lives.py that need it."""
 
 
 def test_every_way_through_is_tested(lives: ModuleType) -> None:
     """What lives.py can do is what is run here."""
-    assert list(FRAMEWORKS) == list(lives.THROUGH)
+    assert [way for group in GROUPS.values() for way in group] == list(lives.THROUGH)
 
 
 @pytest.mark.multiproc
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_killed_in_the_middle_of_a_pass_and_resumed(live: Callable[[str], None], framework: str) -> None:
+@pytest.mark.parametrize(("module", "framework"), [(module, way) for module, group in GROUPS.items() for way in group])
+def test_killed_in_the_middle_of_a_pass_and_resumed(
+    live: Callable[[str, tuple[str, ...]], None], module: str, framework: str
+) -> None:
     """Four lives with other numbers of ranks, two resumes from one checkpoint: every rank is given the rows it must be."""
-    need(FRAMEWORKS[framework])
-    live(framework)
+    need(module)
+    live(framework, GROUPS[module])
 
 
 TORCHRUN = """
