@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 import trajload as tl
 from trajload.errors import ConfigError, DecodeError, ShardCorruptError, StageFailedError, TrajloadError
 from trajload.interop.dataloader import TrajDataLoader
+from trajload.interop.request import Delivery
 
 # From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -349,3 +350,51 @@ def test_load_weights_decide_rows_in_workers_too(
     plain = [loader.batch_at(train_step) for train_step in range(5)]
     assert len({len(batch["window_id"]) for batch in plain}) > 1
     assert digests(wrap(num_workers, loader)) == [batch.digest() for batch in plain]
+
+
+# ---- memory and checkpoints of torch ----
+
+
+@pytest.mark.gpu
+@pytest.mark.multiproc
+def test_pinned_batches_keep_what_they_are(
+    wrap: Callable[..., TrajDataLoader], num_workers: int, want: list[str]
+) -> None:
+    """`pin_memory` of torch: page-locked tensors in a Batch with its train_step and refs."""
+    if not torch.accelerator.is_available():
+        pytest.skip("needs an accelerator to pin memory for")
+    context = {"multiprocessing_context": "spawn"} if num_workers else {}
+    for i, batch in enumerate(wrap(num_workers, pin_memory=True, **context)):
+        assert isinstance(batch, tl.Batch) and batch["action"].is_pinned()
+        assert (batch.digest(), batch.train_step, len(batch.refs)) == (want[i], i, 6)
+
+
+def test_delivery_pins_the_batch_inside(make_loader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch's pinning thread calls reaches the batch, and what was found bad goes along."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    monkeypatch.setattr(tl.Batch, "pin_memory", lambda batch: batch.copy())
+    with make_loader(streams=["action"]) as loader:
+        delivery = Delivery(loader.batch_at(3), [[1, 2, "x"]])
+    pinned = pin_memory(delivery)
+    assert isinstance(pinned, Delivery) and pinned.batch is not delivery.batch
+    assert (pinned.batch.digest(), pinned.batch.train_step) == (delivery.batch.digest(), 3)
+    assert pinned.found_bad == delivery.found_bad
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.distributed.checkpoint says that it runs in one process only
+def test_distributed_checkpoint_keeps_the_whole_state(make_loader: Make, tmp_path: Path) -> None:
+    """Lists that are longer in the checkpoint than in the loader that loads it come back whole; so do empty fields."""
+    from torch.distributed import checkpoint
+
+    with make_loader(on_error="substitute") as loader:
+        state = loader.state_dict()
+        state["cursor"], state["quarantine"] = {"train_step": 7}, [[3, 1, "DecodeError"], [5, 2, "DecodeError"]]
+        loader.load_state_dict(state)
+        checkpoint.save({"loader": loader}, checkpoint_id=str(tmp_path / "point"))
+        saved = loader.state_dict()
+    with make_loader(on_error="substitute") as other:
+        checkpoint.load({"loader": other}, checkpoint_id=str(tmp_path / "point"))
+        assert other.state_dict() == saved
+    with make_loader(seed=12) as different, pytest.raises(Exception, match=r"seed: saved 11, here 12"):
+        checkpoint.load({"loader": different}, checkpoint_id=str(tmp_path / "point"))

@@ -99,8 +99,9 @@ def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:
 
 
 @pytest.mark.multiproc
-@pytest.mark.parametrize(("context", "persistent"), [("spawn", ""), ("fork", "persistent")])
-@pytest.mark.parametrize("to", ["group", "parent"])
+@pytest.mark.parametrize(
+    ("to", "context", "persistent"), [("group", "spawn", ""), ("parent", "spawn", ""), ("parent", "fork", "persistent")]
+)
 def test_interrupt_leaves_nothing_running(
     demo_dataset: Path, tmp_path: Path, environment: dict[str, str], context: str, persistent: str, to: str
 ) -> None:
@@ -201,7 +202,7 @@ def test_dataset_that_changed_is_refused(demo_dataset: Path, tmp_path: Path) -> 
     with pytest.raises(
         SourceError, match=r"has changed since this process was told of it: got digest .* Open it again"
     ):
-        pickle.loads(sent)
+        pickle.loads(sent).build()
 
 
 class _Drifts:

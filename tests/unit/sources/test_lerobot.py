@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,17 @@ def test_dataset_survives_pickling(dataset):
     np.testing.assert_array_equal(rows(again, 1, "action"), rows(dataset, 1, "action"))
     assert again.track(1, CAMERA).first_frame == dataset.track(1, CAMERA).first_frame
     assert again.digest == dataset.digest
+
+
+def test_dataset_is_opened_again_by_what_it_says_of_itself(dataset):
+    """A few hundred bytes in place of its tables; the options it was opened with go along, and the digest is compared."""
+    how = pickle.loads(pickle.dumps(dataset.reopening()))
+    assert len(pickle.dumps(how)) < 1000
+    again = how.open()
+    assert (again.digest, again.name, again.num_episodes) == (dataset.digest, dataset.name, dataset.num_episodes)
+    np.testing.assert_array_equal(rows(again, 1, "action"), rows(dataset, 1, "action"))
+    with pytest.raises(SourceError, match=r"has changed since this process was told of it"):
+        replace(how, digest="0" * 64).open()
 
 
 def test_many_threads_read_the_same_values(dataset):
