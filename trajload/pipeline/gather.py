@@ -98,7 +98,7 @@ def _needs_arrays(builder: BatchBuilder, key: str) -> bool:
 
 
 def make_gather(builder: BatchBuilder, resident_bytes: int | None = None) -> GatherPart | None:
-    """Return the gather of a loader, or None where it would do nothing.
+    """Return the gather of a loader, or None where it cannot be used. Where all streams are left to the rows, it writes keys.
 
     Args:
         builder: Whose batches are gathered.
@@ -113,7 +113,7 @@ def make_gather(builder: BatchBuilder, resident_bytes: int | None = None) -> Gat
         part, used_bytes = _source_gather(builder, source, budget)
         budget -= used_bytes
         parts.append(part)
-    return GatherPart(builder, parts) if any(part.table.choices for part in parts) else None
+    return GatherPart(builder, parts)
 
 
 class GatherPart:
