@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
@@ -22,6 +22,9 @@ from trajload.sources.open import open as open_dataset
 from trajload.spec import StreamRequest, Window
 from trajload.storage.locks import ForkLock
 from trajload.types import PathLikeStr
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Loader"]
 
@@ -59,6 +62,7 @@ class Loader:
         pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
             lanes need, within bounds; 0: every window is decoded by itself.
         decode: Who decodes colour video: 'cpu'; 'cuda', an NVIDIA GPU; 'auto', the faster one if both give the same bytes.
+        device: Where iteration delivers tensors: 'cuda' copies each batch ahead from pinned memory. None leaves them here.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -93,6 +97,7 @@ class Loader:
         load_weights: LoadWeights = None,
         pool_bytes: int | None = None,
         decode: DecodeMode = "cpu",
+        device: torch.device | str | None = None,
     ) -> None:
         self.world = config.choose_world(rank, world_size)
         self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
@@ -106,7 +111,7 @@ class Loader:
             **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
             **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights, "decode": decode},
             **{"num_workers": num_workers, "workers": workers, "worker_timeout_s": worker_timeout_s},
-            **{"prefetch": prefetch, "pool_bytes": pool_bytes},
+            **{"prefetch": prefetch, "pool_bytes": pool_bytes, "device": device},
         }
         self._engine = Engine(self.dataset, world=self.world, **arguments)
         self.arguments = {"dataset": self.dataset, "rank": rank, "world_size": world_size, **arguments}
@@ -191,20 +196,13 @@ class Loader:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
         generation = self._claim()
         engine, prefetcher = self._engine, self._prefetcher
-        inline = engine.inline()
         try:
             while True:
-                if engine.num_workers == 0:
-                    if not engine.has(self._train_step):
-                        return
-                    with engine.stats.timed("wait"), self._plain:
-                        batch: Batch | None = inline.batch(self._train_step, self._context)
-                else:
-                    if prefetcher is None:
-                        prefetcher = self._prefetcher = engine.start(self._train_step)
-                    prefetcher.check_process()
-                    with engine.stats.timed("wait"):
-                        batch = prefetcher.next()
+                if prefetcher is None:
+                    prefetcher = self._prefetcher = engine.start(self._train_step)
+                prefetcher.check_process()
+                with engine.stats.timed("wait"):
+                    batch = prefetcher.next()
                 if batch is None:
                     return
                 engine.stats.delivered()
@@ -213,10 +211,8 @@ class Loader:
                 del batch  # what the consumer let go of must not live on here
                 if generation != self._generation:
                     # seek, load_state_dict or another iterator took over while the consumer had the batch.
-                    if prefetcher is not None:
-                        prefetcher.close()
-                        prefetcher = None
-                    generation = self._claim()
+                    prefetcher.close()
+                    prefetcher, generation = None, self._claim()
         finally:
             if prefetcher is not None:
                 prefetcher.close()

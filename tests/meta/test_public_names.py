@@ -68,6 +68,7 @@ LOADER_ARGUMENTS = [
     "load_weights",
     "pool_bytes",
     "decode",
+    "device",
 ]
 
 ERRORS = [

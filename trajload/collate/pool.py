@@ -33,9 +33,10 @@ class TensorPool:
     Thread-safe without a lock, since memory may come back in the middle of anything, wherever Python drops an object.
     """
 
-    def __init__(self, max_free: int) -> None:
-        """Keep at most `max_free` pieces of each size that are not in use."""
+    def __init__(self, max_free: int, *, pin_memory: bool = False) -> None:
+        """Keep at most `max_free` pieces of each size that are not in use; page-locked ones where asked for."""
         self._max_free = max_free
+        self.pin_memory = pin_memory
         self._free: dict[int, deque[NDArray]] = {}
         self.num_allocated = 0
         """Pieces ever allocated; stays level in a steady run."""
@@ -57,7 +58,7 @@ class TensorPool:
         try:
             piece = free.pop()
         except IndexError:
-            raw = np.empty(num_bytes + _ALIGNMENT, dtype=np.uint8)
+            raw = self._allocate(num_bytes + _ALIGNMENT)
             start = -raw.ctypes.data % _ALIGNMENT
             piece = raw[start : start + num_bytes]
             self.num_allocated += 1
@@ -66,8 +67,15 @@ class TensorPool:
         weakref.finalize(lease, _give_back, weakref.ref(self), piece).atexit = False
         return lease
 
+    def _allocate(self, num_bytes: int) -> NDArray:
+        if not self.pin_memory:
+            return np.empty(num_bytes, dtype=np.uint8)
+        import torch
+
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (TensorPool, (self._max_free,))  # memory stays where it is
+        return (TensorPool, (self._max_free,))  # memory stays where it is, and so does the device
 
     def _take_back(self, piece: NDArray) -> None:
         free = self._free.get(piece.nbytes)

@@ -23,6 +23,7 @@ from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED,
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
+from trajload.pipeline.to_device import DeviceAhead, check_device
 from trajload.pipeline.units import QueuedUnits, RowUnits
 from trajload.pipeline.workers import Batches, Workers
 from trajload.sampling.mixture import MixtureSampler
@@ -72,6 +73,7 @@ class Engine:
         workers: str = "threads",
         worker_timeout_s: float | None = None,
         decode: DecodeMode = "cpu",
+        device: Any = None,
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
         self.quarantine, self.stats = Quarantine(most), StageStats()
@@ -102,6 +104,8 @@ class Engine:
         )
         self.gather = make_gather(self.builder)
         self.num_workers = settings.check_workers(num_workers)
+        self.device = check_device(device)
+        self.builder.pool.pin_memory = self.device is not None and self.device.type == "cuda"
         self.builder.devices = video_devices(decode, num_threads=max(self.num_workers, 1))
         if decode == "cuda":
             # Its pictures may differ from the CPU's by a grey level; those of "auto" do not.
@@ -151,8 +155,12 @@ class Engine:
         ]
 
     def start(self, train_step: int) -> Batches:
-        """Return what makes batches from `train_step` on, ahead of the consumer: threads or worker processes."""
-        return self.workers.start(self, train_step)
+        """Return what makes batches from `train_step` on: threads or worker processes ahead of the consumer, or itself."""
+        if self.num_workers == 0:
+            stop = self.sampler.num_train_steps
+            return InlineRun(self.builder, self._units(), start=train_step, stop=stop, device=self.device)
+        batches = self.workers.start(self, train_step)
+        return batches if self.device is None else DeviceAhead(batches, self.device)
 
     def start_threads(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
@@ -170,10 +178,6 @@ class Engine:
             planner=planner or self._units(),
         )
 
-    def inline(self) -> InlineRun:
-        """Return what makes batches in the calling thread."""
-        return InlineRun(self.builder, self._units())
-
     def _units(self) -> QueuedUnits:
         if self.gather is None:
             return RowUnits(self.builder, self.num_workers)
@@ -182,7 +186,7 @@ class Engine:
     def for_worker(self, num_threads: int) -> Engine:
         """Return what a worker process is sent: this engine with so many decoder threads. `worker_main` takes a part."""
         out = copy.copy(self)
-        out.num_workers, out.workers, out.gather = num_threads, Workers(), None
+        out.num_workers, out.workers, out.gather, out.device = num_threads, Workers(), None, None
         return out
 
     def take_part(self, part: Callable[[slice], slice], num_parts: int) -> None:
@@ -214,7 +218,7 @@ class Engine:
         It is what the pipeline keeps in the works, not what it happens to have reached: the same on every rank.
         """
         stop = self.sampler.num_train_steps
-        ahead = train_step + (self.depth if is_running else 0)
+        ahead = train_step + (self.depth if is_running and self.num_workers > 0 else 0)
         return train_step, ahead if stop is None else max(train_step, min(ahead, stop))
 
     def figures(self, train_step: int) -> dict[str, Any]:
