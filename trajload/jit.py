@@ -23,7 +23,7 @@ def loaded_quickly(dispatcher: Any) -> Any:
     import numba
 
     if tuple(numba.version_info[:2]) in KNOWN_VERSIONS:
-        cache = getattr(dispatcher, "_cache", None)
+        cache: Any = getattr(dispatcher, "_cache", None)
         if hasattr(cache, "_load_overload") and hasattr(cache, "_guard_against_spurious_io_errors"):
             cache.load_overload = _Load(cache)
     return dispatcher
@@ -38,9 +38,9 @@ class _Load:
 
     def __call__(self, signature: Any, target_context: Any) -> Any:
         try:
-            from numba.core.runtime import rtsys
+            from numba.core import runtime
 
-            rtsys.initialize(target_context)  # of the set-up, all that machine code refers to: counted references
+            runtime.rtsys.initialize(target_context)  # of the set-up, all that machine code refers to: counted references
             with self._cache._guard_against_spurious_io_errors():
                 return self._cache._load_overload(signature, target_context)
             return None

@@ -37,7 +37,7 @@ class QuickVideo:
     __slots__ = ("_checksums", "_numbers", "_setup_key", "_table", "num_bytes", "track")
 
     def __init__(self, track: VideoTrack, setup_key: object) -> None:
-        columns: dict[str, NDArray] = {name: np.array(getattr(track.index, name)) for name in _COLUMNS}
+        columns: dict[str, Any] = {name: np.array(getattr(track.index, name)) for name in _COLUMNS}
         columns["is_discard_P"] = np.array(track.index.is_discard_P)
         columns["gop_checksum_G"] = np.array(track.index.gop_checksum_G)
         index = replace(track.index, **columns)
