@@ -44,6 +44,7 @@ __all__ = [
     "WindowError",
     "at",
     "described",
+    "locate",
 ]
 
 _MOST_WORDS = 4000
@@ -187,5 +188,10 @@ class at:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, TrajloadError):
-            known = {name: value() if callable(value) else value for name, value in self._locus.items()}
-            error.at = error.at.merged(Locus(**known))
+            locate(error, **self._locus)
+
+
+def locate(error: TrajloadError, **locus: Any) -> None:
+    """Do to an error that was caught what `at` does to one that passes: for where even `at` costs too much."""
+    known = {name: value() if callable(value) else value for name, value in locus.items()}
+    error.at = error.at.merged(Locus(**known))

@@ -252,8 +252,7 @@ class BatchBuilder:
         try:
             if work is None:
                 work = self.read_row(job, b, choices)
-            with self.stats.timed("decode"):
-                source.decode(work, job.train_step, context, slots, row)
+            source.decode(work, job.train_step, context, slots, row)
         except TrajloadError:
             raise
         except Exception as err:
