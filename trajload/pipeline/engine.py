@@ -169,9 +169,8 @@ class Engine:
         stop, planner = self.sampler.num_train_steps, None
         if self.pool.num_bytes:
             # Rows are so cheap then that writing their keys one by one would be felt.
-            gather = self.gather or make_gather(self.builder, keys_alone=True)
             planner = BlockUnits(
-                self.builder, self.pool, gather, start=train_step, stop=stop, num_decoders=self.num_workers
+                self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
             )
         return Prefetcher(
             self.builder,
