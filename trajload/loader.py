@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
@@ -57,8 +57,8 @@ class Loader:
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
         transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
             function of seed, epoch, window and place in the list.
-        load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
-            number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
+        load_weights: A `tl.CostTable` of the dataset, or its path (source → table for a mixture): ranks then load rows of even
+            cost instead of even number, batch by batch. No row changes its window. Not under 'interleaved' and 'continuous'.
         pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
             lanes need, within bounds; 0: every window is decoded by itself.
         decode: Who decodes colour video: 'cpu'; 'cuda', an NVIDIA GPU; 'auto', the faster one if both give the same bytes.
@@ -117,8 +117,7 @@ class Loader:
         self.arguments = {"dataset": self.dataset, "rank": rank, "world_size": world_size, **arguments}
         """What the loader was built from: `Loader(**arguments)` gives the same batches."""
         self.window, self.streams = self._engine.window, self._engine.streams
-        self._train_step, self._generation = 0, 0
-        self._prefetcher: Batches | None = None
+        self._train_step, self._generation, self._prefetcher = 0, 0, cast("Batches | None", None)
         self._plain, self._context = ForkLock(), self._engine.builder.new_context()
 
     # ---- what it is ----
