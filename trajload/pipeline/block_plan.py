@@ -15,6 +15,7 @@ import numpy as np
 
 from trajload.align.rows import rows_to_zero, step_flags, stepwise_rows, window_steps
 from trajload.decode import DecodeContext, decode_rows, plan_reads, row_shape
+from trajload.decode.plan import VideoReads
 from trajload.errors import at
 from trajload.pipeline.arena import aligned
 from trajload.pipeline.config import StreamChoice
@@ -23,6 +24,8 @@ from trajload.refs import ByteRange, Track
 from trajload.types import BoolArray, Int64Array, NDArray
 
 __all__ = ["BlockPlan", "BlockStream", "WindowKeys", "plan_block"]
+
+_MAX_FLAGS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -52,8 +55,7 @@ class BlockStream:
     @property
     def num_decoded(self) -> int:
         """Frames that go through the decoder, with those before the first one wanted."""
-        segments = getattr(self.ranges, "segments", None)
-        return len(self.rows_U) if segments is None else sum(stop - start for start, stop in segments)
+        return len(self.ranges.packets_P4) if isinstance(self.ranges, VideoReads) else len(self.rows_U)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +78,21 @@ class BlockPlan:
     first_window_id: int
     is_bad_W: list[bool]
     """Windows that could not be planned."""
-    keys: WindowKeys
     streams: list[BlockStream]
+    anchor_W: Int64Array
+    own: tuple[Int64Array, BoolArray]
+    """Of all windows, as for `RowPlanner.plan`."""
     num_bytes: int = 0
     """Memory of the decoded rows of all streams."""
+    _keys: WindowKeys | None = None
+
+    @property
+    def keys(self) -> WindowKeys:
+        """What a batch says of each window: worked out when it is first asked for, since a gather mostly writes it."""
+        found = self._keys
+        if found is None:
+            found = self._keys = _keys(self.source, self.episode, self.anchor_W, self.own)
+        return found
 
     def read(self) -> None:
         """Fetch the bytes of all streams."""
@@ -132,9 +145,7 @@ def plan_block(
     own = stepwise_rows(anchor_W, num_steps, source.window)
     is_bad_W = np.zeros(num_windows, dtype=np.bool_)
     streams = [_plan_stream(source, choice, episode, anchor_W, own, is_bad_W) for choice in choices]
-    plan = BlockPlan(
-        source, episode, first_window_id, is_bad_W.tolist(), _keys(source, episode, anchor_W, own), streams
-    )
+    plan = BlockPlan(source, episode, first_window_id, is_bad_W.tolist(), streams, anchor_W, own)
     for stream in streams:
         if stream.track is not None:
             shape, dtype = row_shape(stream.choice.spec, stream.choice.request)
@@ -181,23 +192,39 @@ def _plan_stream(
             rows_WT[w], is_pad_WT[w], is_outside_WT[w] = found.rows, found.is_pad_T, found.is_outside_T
             if age_WT is not None and found.clocked is not None:
                 age_WT[w] = found.clocked.age_ns_T
-    is_bad_W |= ~is_here_W
-    rows_U, place = np.unique(rows_WT[is_here_W], return_inverse=True)
-    place_WT = np.zeros((num_windows, num_places), dtype=np.int64)
-    place_WT[is_here_W] = place.reshape(-1, num_places)
+    if is_here_W.all():
+        rows_U, place_WT = _distinct(rows_WT)
+    else:
+        is_bad_W |= ~is_here_W
+        place_WT = np.zeros((num_windows, num_places), dtype=np.int64)
+        rows_U, place_WT[is_here_W] = _distinct(rows_WT[is_here_W])
     has_pad_W: BoolArray = np.asarray(is_pad_WT.any(axis=1))
-    is_zero_WT = rows_to_zero(is_outside_WT, is_pad_WT, source.window.pad) if has_pad_W.any() else is_pad_WT
-    return BlockStream(
-        choice,
-        track,
-        rows_U,
-        place_WT,
-        is_pad_WT,
-        is_zero_WT,
-        has_pad_W,
-        np.asarray(is_zero_WT.any(axis=1)),
-        age_WT,
-    )
+    is_zero_WT, has_zero_W = is_pad_WT, has_pad_W
+    if has_pad_W.any():
+        is_zero_WT = rows_to_zero(is_outside_WT, is_pad_WT, source.window.pad)
+        has_zero_W = np.asarray(is_zero_WT.any(axis=1))
+    return BlockStream(choice, track, rows_U, place_WT, is_pad_WT, is_zero_WT, has_pad_W, has_zero_W, age_WT)
+
+
+def _distinct(rows_WT: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the rows, rising, each once, and where among them each of `rows_WT` stands: `np.unique`, without sorting.
+
+    Rows of a block lie close together, so a flag for each row between the first and the last is cheap.
+    """
+    if not rows_WT.size:
+        return np.zeros(0, dtype=np.int64), rows_WT
+    first = int(rows_WT.min())
+    size = int(rows_WT.max()) - first + 1
+    if size > _MAX_FLAGS:
+        rows_U, place = np.unique(rows_WT, return_inverse=True)
+        return rows_U, place.reshape(rows_WT.shape)
+    from_first_WT = rows_WT - first
+    is_taken_N = np.zeros(size, dtype=np.bool_)
+    is_taken_N[from_first_WT] = True
+    rows_U = np.flatnonzero(is_taken_N)
+    if len(rows_U) == size:  # a run without gaps
+        return rows_U + first, from_first_WT
+    return rows_U + first, (np.cumsum(is_taken_N) - 1)[from_first_WT]
 
 
 def _keys(source: SourceRows, episode: int, anchor_W: Int64Array, own: tuple[Int64Array, BoolArray]) -> WindowKeys:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from trajload.errors import TrajloadError
@@ -84,6 +85,9 @@ class BlockPool:
         self.blocks: dict[BlockKey, Block] = {}
         self.wanted: dict[BlockKey, Block] = {}
         """Blocks that are NEW or READ and have uses."""
+        self._queues: dict[State, list[tuple[int, int, Block]]] = {State.NEW: [], State.READ: []}
+        """Heaps of (next use, tie-breaker, block) of wanted blocks, and of some that no longer are."""
+        self._num_queued = 0
         self.num_read = 0
         """Blocks whose bytes are held, waiting to be decoded."""
 
@@ -94,11 +98,27 @@ class BlockPool:
         block = self.blocks.get(key)
         if block is None:
             block = self.blocks[key] = Block(key, episode, first_window_id, num_windows)
-        if block.state in (State.NEW, State.READ):
-            self.wanted[key] = block
         block.uses.append(position)
+        if block.state in self._queues and key not in self.wanted:
+            self._want(block)
         block.is_last, block.last_use = is_last, position
         return block
+
+    def _want(self, block: Block) -> None:
+        # As long as a block is wanted no row of it is written, so its next use stays what it is.
+        self.wanted[block.key] = block
+        self._num_queued += 1
+        heappush(self._queues[block.state], (block.uses[0], self._num_queued, block))
+
+    def first_wanted(self, state: State) -> Block | None:
+        """Return the wanted block in that state that is used first."""
+        queue = self._queues[state]
+        while queue:
+            use, _, block = queue[0]
+            if block.state is state and block.next_use == use and self.wanted.get(block.key) is block:
+                return block
+            heappop(queue)
+        return None
 
     def used(self, block: Block, position: int) -> None:
         """Note that a row is written. A block that ended is forgotten with its last row."""
@@ -147,7 +167,7 @@ class BlockPool:
         block.state = State.READ
         self.stats.count(blocks_evicted=1)
         if block.uses:
-            self.wanted[block.key] = block
+            self._want(block)
             self._evicted(block)
         elif self._is_given_up(block, position):
             del self.blocks[block.key]
@@ -173,7 +193,7 @@ class BlockPool:
             self._release(block)
         block.state = state
         if state is State.READ:
-            self.wanted[block.key] = block
+            self._want(block)
             self.num_read += self._holds_bytes(block)
         elif block.plan is not None:
             block.plan.drop_bytes()
@@ -191,6 +211,7 @@ class BlockPool:
         """Give all memory back."""
         self.blocks.clear()
         self.wanted.clear()
+        self._queues = {State.NEW: [], State.READ: []}
         self.arena = Arena(0)
         self.stats.level("pool", 0)
 

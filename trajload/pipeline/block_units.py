@@ -12,28 +12,35 @@ small the pool.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from trajload.decode import DecodeContext
-from trajload.pipeline.ahead import RefsAhead
+from trajload.pipeline.ahead import UsesAhead
 from trajload.pipeline.block_plan import plan_block
 from trajload.pipeline.block_pool import Block, BlockPool, State
 from trajload.pipeline.block_rows import BlockRows
+from trajload.pipeline.block_work import CopyingUnit, DecodingUnit, ReadingUnit
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
 from trajload.pipeline.pool_budget import PoolBudget
 from trajload.pipeline.units import Unit
-from trajload.sampling.interleaved import BlockUses
 from trajload.sampling.sampler import BatchRefs
 
 __all__ = ["BlockUnits"]
 
-_MIN_HORIZON, _MAX_HORIZON = 32, 256
+_MIN_HORIZON, _MAX_HORIZON = 64, 512
+_HORIZON_LANES = 16
+"""A horizon is so many times as long as a row has lanes: where all lanes begin at once, at the start of an epoch, that work
+is then spread so thin that it is hardly felt."""
+_MAX_PACE = 3.0
+"""Blocks ahead decoded in a train_step, as a multiple of what a train_step uses up."""
 _AHEAD_PER_JOB = 8
 """Train_steps looked ahead for each one opened, so that the first batch does not wait for all of the horizon."""
+_MIN_SPARE, _SPARE_PART = 4, 8
+"""Blocks of room that work ahead of time leaves: four, and one for each eight lanes, since holes come in all sizes."""
 _PATIENCE = 8
 """Horizons."""
 
@@ -44,6 +51,8 @@ class _Steps:
 
     refs: BatchRefs
     blocks: list[Block | None]
+    used_up: float
+    """Blocks that it uses up: a window of 16 is a sixteenth."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,17 +92,25 @@ class BlockUnits:
         num_decoders: int,
     ) -> None:
         self._builder = builder
-        self._refs = RefsAhead(builder)
+        self._uses = UsesAhead(builder)
         self._gather = gather
         self._rows = BlockRows(builder, gather)
         self._is_gathered = False
         self._budget = budget
         self._num_rows = builder.sampler.global_batch_size
         """Positions of a train_step: no rank has more rows."""
-        self._horizon = min(max(_MIN_HORIZON, 2 * budget.lanes_per_row), _MAX_HORIZON)
+        self._horizon = min(max(_MIN_HORIZON, _HORIZON_LANES * budget.lanes_per_row), _MAX_HORIZON)
+        num_lanes = builder.num_rows * budget.lanes_per_row
+        self._spare_bytes = (_MIN_SPARE + num_lanes // _SPARE_PART) * budget.block_bytes
+        self._owed = 0.0
+        """Blocks ahead to be decoded before more rows are copied."""
         patience = _PATIENCE * self._horizon * self._num_rows
         self._pool = BlockPool(budget.num_bytes, builder.stats, patience, self._evicted)
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """There may be work for decoders."""
+        self._to_read = threading.Condition(lock)
+        """There may be work for readers."""
         self._is_stopped = False
         self._stop_at = stop
         self._seen: dict[int, _Steps] = {}
@@ -119,11 +136,16 @@ class BlockUnits:
 
     def begin(self, job: Job) -> None:
         with self._changed:
-            blocks = self._seen.pop(job.train_step).blocks
+            steps = self._seen.pop(job.train_step)
+            blocks = steps.blocks
             ready = [b for b, block in enumerate(blocks) if block is None or block.state in (State.READY, State.FAILED)]
             if blocks:
                 self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
+            if self._ahead >= self._horizon:
+                pace = min(self._pace(), _MAX_PACE * steps.used_up)
+                self._owed = min(self._owed, 1.0) + pace
+            self._to_read.notify()
             self._changed.notify_all()
 
     def look_ahead(self) -> None:
@@ -134,39 +156,51 @@ class BlockUnits:
         while self._next_seen < last and not self._is_stopped:
             self._look_at(self._next_seen)
 
+    def _pace(self) -> float:
+        """Return how many blocks must be decoded each train_step so that none of those ahead comes late."""
+        pace, rows = 0.0, self._num_rows
+        uses = sorted(block.uses[0] for block in self._pool.wanted.values())
+        for i, use in enumerate(uses[bisect_left(uses, self._opened) :]):
+            pace = max(pace, (i + 1) * rows / (use - self._opened + rows))
+        return pace
+
+    def _is_owed(self) -> bool:
+        """Return whether work ahead comes before rows: where there is room to spare, or it would only be evicted."""
+        arena = self._pool.arena
+        return self._owed >= 1.0 and arena.num_bytes - arena.used_bytes >= self._spare_bytes
+
     def _look_at(self, train_step: int) -> None:
         """Note which blocks the rows of a train_step take. Nothing is noted twice."""
         if train_step < self._next_seen:
             return
         with self._builder.stats.timed("plan"):
-            refs = self._refs(train_step)
-            if refs is None:
-                refs = self._builder.sampler.refs(train_step, self._builder.rows_at(train_step))
-            rows = _columns(refs, self._builder.sampler.block_uses(refs))
+            refs, rows = self._uses(train_step)
         blocks: list[Block | None] = []
         position = train_step * self._num_rows
         with self._changed:
-            for b, (source, epoch, lane, number, episode, first, size, is_last, is_pad) in enumerate(rows):
+            num_wanted = len(self._pool.wanted)
+            for b, (source, epoch, lane, number, episode, first, size, is_last) in enumerate(rows):
                 if number < 0 or not self._rows.pictures[source]:
                     blocks.append(None)
                     continue
                 key = (source, epoch, lane, number)
-                # Rows that fill up the last batch repeat the last window, and nothing comes after them.
-                block = self._pool.use(key, episode, first, size, position + b, is_last=is_last or is_pad)
-                blocks.append(block)
-            self._seen[train_step] = _Steps(refs, blocks)
+                blocks.append(self._pool.use(key, episode, first, size, position + b, is_last=is_last))
+            used_up = sum(1.0 / block.num_windows for block in blocks if block is not None)
+            self._seen[train_step] = _Steps(refs, blocks, used_up)
             self._next_seen = train_step + 1
-            self._changed.notify_all()
+            if len(self._pool.wanted) > num_wanted:
+                self._to_read.notify()
+                self._changed.notify_all()
 
     # ---- which work is next ----
 
     def next_read(self) -> Unit | None:
         with self._changed:
             while not self._is_stopped:
-                block = self._first_wanted(State.NEW)
+                block = self._pool.first_wanted(State.NEW)
                 if block is not None and (self._pool.num_read < self._max_read or block.next_use < self._opened):
                     return self._hand_out(block, State.READING)
-                self._changed.wait()
+                self._to_read.wait()
             return None
 
     def was_read(self, unit: Unit) -> None:
@@ -182,10 +216,12 @@ class BlockUnits:
             return None
 
     def _pick(self) -> Unit | None:
-        """Return what a decoder should do now: what the earliest train_step needs, rows first."""
+        """Return what a decoder should do now: what the earliest train_step needs, rows first, and its share of work ahead."""
         rows = self._first_ready()
         block = self._first_wanted()
-        if block is not None and (rows is None or block.next_use < rows.job.train_step * self._num_rows):
+        if block is not None and (
+            rows is None or block.next_use < rows.job.train_step * self._num_rows or self._is_owed()
+        ):
             unit = self._pick_block(block)
             if unit is not None:
                 return unit
@@ -195,30 +231,33 @@ class BlockUnits:
     def _first_ready(self) -> _Open | None:
         return next((opened for opened in self._open.values() if opened.ready), None)
 
-    def _first_wanted(self, state: State | None = None) -> Block | None:
-        """Return the wanted block (in that state) that is used first."""
-        best: Block | None = None
-        for block in self._pool.wanted.values():
-            if (state is None or block.state is state) and (best is None or block.uses[0] < best.uses[0]):
-                best = block
-        return best
+    def _first_wanted(self) -> Block | None:
+        """Return the wanted block that is used first."""
+        new, read = self._pool.first_wanted(State.NEW), self._pool.first_wanted(State.READ)
+        if new is None or read is None:
+            return new or read
+        return new if new.next_use < read.next_use else read
 
     def _pick_block(self, block: Block) -> Unit | None:
         is_urgent = block.next_use < self._opened
         if block.state is State.NEW:
             if is_urgent:
                 return self._hand_out(block, State.READING)
-            found = self._first_wanted(State.READ)  # the reader is on its way to the other
+            found = self._pool.first_wanted(State.READ)  # the reader is on its way to the other
             if found is None:
                 return None
             block = found
         if not self._pool.make_room(block, self._opened, is_urgent=is_urgent):
             return None
+        if not is_urgent:
+            self._owed = max(0.0, self._owed - 1.0)
         return self._hand_out(block, State.DECODING)
 
     def _hand_out(self, block: Block, state: State) -> Unit:
         self._pool.begin(block, state)
-        return _Reading(self, block) if state is State.READING else _Decoding(self, block)
+        if state is State.DECODING:
+            self._to_read.notify()  # there may be room for more bytes
+        return ReadingUnit(self, block) if state is State.READING else DecodingUnit(self, block)
 
     def _pick_rows(self, opened: _Open) -> Unit:
         rows = opened.ready[: self._chunk]
@@ -230,7 +269,7 @@ class BlockUnits:
         for block in blocks:
             if block is not None:
                 block.pins += 1
-        return _Copying(self, opened, rows, blocks)
+        return CopyingUnit(self, opened.job, rows, blocks, opened.is_gathered)
 
     # ---- the work ----
 
@@ -308,73 +347,10 @@ class BlockUnits:
     def stop(self) -> None:
         with self._changed:
             self._is_stopped = True
+            self._to_read.notify_all()
             self._changed.notify_all()
 
     def close(self) -> None:
         self._seen.clear()
         self._open.clear()
         self._pool.close()
-
-
-def _columns(refs: BatchRefs, uses: BlockUses | None) -> list[tuple[Any, ...]]:
-    """Return (source, epoch, lane, block, episode, first window, windows, ends there, fills up) of each row."""
-    if uses is None:  # no row at all: a rank of a batch smaller than the ranks
-        assert not len(refs)
-        return []
-    columns = (
-        *(refs.source_B, refs.epoch_B, uses.lane_B, uses.block_B, uses.episode_B),
-        *(uses.first_window_id_B, uses.size_B, uses.ends_B, refs.row_is_pad_B),
-    )
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-class _Reading:
-    """Plan a block and fetch its bytes, by whichever thread comes first."""
-
-    job, row, num_parts, has_reads = None, 0, 0, True
-
-    def __init__(self, planner: BlockUnits, block: Block) -> None:
-        self._planner, self._block = planner, block
-
-    def read(self) -> None:
-        self._planner.read_block(self._block)
-
-    def run(self, context: DecodeContext) -> None:
-        self._planner.read_block(self._block)
-
-
-class _Decoding:
-    """Decode a block."""
-
-    job, row, num_parts, has_reads = None, 0, 0, True
-
-    def __init__(self, planner: BlockUnits, block: Block) -> None:
-        self._planner, self._block = planner, block
-
-    def read(self) -> None:
-        raise NotImplementedError("blocks are read by units of their own")
-
-    def run(self, context: DecodeContext) -> None:
-        self._planner.decode_block(self._block, context)
-
-
-class _Copying:
-    """Write some rows of a batch."""
-
-    has_reads = False
-
-    def __init__(self, planner: BlockUnits, opened: _Open, rows: list[int], blocks: list[Block | None]) -> None:
-        self.job = opened.job
-        self._is_gathered = opened.is_gathered
-        self.row = rows[0]
-        self.num_parts = len(rows)
-        self._planner, self._rows, self._blocks = planner, rows, blocks
-
-    def read(self) -> None:
-        raise NotImplementedError("rows are read where they are written")
-
-    def run(self, context: DecodeContext) -> None:
-        errors = self._planner.write_rows(self.job, self._rows, self._blocks, self._is_gathered, context)
-        if errors:
-            self.row, err = min(errors, key=lambda pair: pair[0])
-            raise err

@@ -111,7 +111,9 @@ class Engine:
             # Its pictures may differ from the CPU's by a grey level; those of "auto" do not.
             self.config["decode"] = decode
         self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
-        self.depth, self.depth_why = settings.choose_depth(prefetch, self.num_workers, self.builder.batch_bytes)
+        self.depth, self.depth_why = settings.choose_depth(
+            prefetch, self.num_workers, self.builder.batch_bytes, has_pool=self.pool.num_bytes > 0
+        )
         self.workers = Workers(workers, worker_timeout_s)
         self.workers.bind(self)
 

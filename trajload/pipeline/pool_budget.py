@@ -22,8 +22,10 @@ from trajload.pipeline.stats import StageStats
 __all__ = ["PoolBudget", "check_pool_bytes", "choose_pool", "pool_figures"]
 
 _MAX_AUTO_BYTES = 2 << 30
-_AHEAD_PART = 8
-"""Blocks decoded ahead of those that all lanes have in use: one for each eight, and a few more."""
+_MANY_LANES = 32
+_EVEN_BYTES = 400 << 20
+"""Up to so much there is room for the first blocks of an epoch beside the last ones of the epoch before, so that an epoch
+begins without a stall; beyond it, for what all lanes have in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,10 @@ def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int)
             raise budget.too_small(block_bytes)
         return budget
     num_lanes = builder.num_rows * lanes_per_row
-    num_blocks = num_lanes + num_lanes // _AHEAD_PART + 2 * num_workers + 2
+    # Of many lanes some are between two blocks, and leave room for the next.
+    num_needed = num_lanes + (num_lanes < _MANY_LANES)
+    num_even = 2 * num_lanes + num_lanes // 8 + 2 * num_workers + 4
+    num_blocks = max(num_needed, min(num_even, _EVEN_BYTES // max(block_bytes, 1)))
     bound = min(_MAX_AUTO_BYTES, _available_bytes() // 4)
     why = f"auto: {num_blocks} blocks of up to {block_bytes} bytes for {num_lanes} lanes, at most {bound} bytes"
     if block_bytes > bound:

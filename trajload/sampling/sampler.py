@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -240,10 +240,19 @@ class Sampler:
 
         Rows that pad the end of a finite run repeat the last window's use, so they begin and end nothing of their own.
         """
-        uses = self.block_uses_at(refs.epoch_B, (refs.position_B % self.num_windows).astype(np.int64))
+        return self.block_uses_ahead([refs])
+
+    def block_uses_ahead(self, refs_K: Sequence[BatchRefs]) -> BlockUses | None:
+        """Return `block_uses` of several batches, joined, for little more than one of them costs."""
+        epoch_N = np.concatenate([refs.epoch_B for refs in refs_K])
+        if not len(epoch_N):
+            return None
+        position_N = np.concatenate([refs.position_B for refs in refs_K])
+        uses = self.block_uses_at(epoch_N, (position_N % self.num_windows).astype(np.int64))
         if uses is not None:
-            for is_edge_B in (uses.begins_B, uses.ends_B):
-                is_edge_B[refs.row_is_pad_B] = False
+            is_pad_N = np.concatenate([refs.row_is_pad_B for refs in refs_K])
+            for is_edge_N in (uses.begins_B, uses.ends_B):
+                is_edge_N[is_pad_N] = False
         return uses
 
     def block_uses_at(self, epoch_B: Int64Array, offset_B: Int64Array) -> BlockUses | None:
