@@ -43,8 +43,12 @@ __all__ = [
     "TrajloadError",
     "WindowError",
     "at",
+    "described",
     "locate",
 ]
+
+_MOST_WORDS = 4000
+"""Characters of a foreign exception's message that are worth carrying into one of our own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +149,20 @@ class StageFailedError(TrajloadError):
 
 class LoaderExhaustedError(TrajloadError):
     """A train_step at or beyond the end of a finite run was asked for. Not a StopIteration (PEP 479)."""
+
+
+def described(err: BaseException) -> str:
+    """Return class and message of a foreign exception, whatever it is: its own words may be endless, or fail themselves.
+
+    Example:
+        >>> described(KeyError("a"))
+        "KeyError: 'a'"
+    """
+    try:
+        words = str(err)
+    except Exception as failed:
+        words = f"(its message cannot be had: {type(failed).__name__})"
+    return f"{type(err).__name__}: {words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + '…'}"
 
 
 class at:

@@ -40,9 +40,8 @@ class _Load:
         try:
             from numba.core import runtime
 
-            runtime.rtsys.initialize(
-                target_context
-            )  # of the set-up, all that machine code refers to: counted references
+            # of the set-up, all that machine code refers to: counted references
+            vars(runtime)["rtsys"].initialize(target_context)
             with self._cache._guard_against_spurious_io_errors():
                 return self._cache._load_overload(signature, target_context)
             return None

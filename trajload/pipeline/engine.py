@@ -168,6 +168,7 @@ class Engine:
         """Return threads that make batches from `train_step` on."""
         stop, planner = self.sampler.num_train_steps, None
         if self.pool.num_bytes:
+            # Rows are so cheap then that writing their keys one by one would be felt.
             planner = BlockUnits(
                 self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
             )

@@ -217,7 +217,7 @@ def _gather(part: _SourceGather, job: Job, row_G: Int64Array) -> bool:
     if state != READY and state != BAD:
         table.fill(memory, job.episode_B[row_G])
         state = readiness(row_G, job.episode_B, memory.address_SE, memory.clock_E3)
-    if state != READY:
+    if state != READY or not table.is_unchanged(memory, job.episode_B[row_G]):
         return False
     target_S3 = np.array([[slots.address(key) for key in keys] for keys in part.keys], dtype=np.int64)
     target_K = np.array([slots.address(key) for key in _KEYS], dtype=np.int64)
