@@ -7,7 +7,6 @@ where there is something to compile.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 __all__ = ["KNOWN_VERSIONS", "loaded_quickly"]
@@ -39,9 +38,10 @@ class _Load:
 
     def __call__(self, signature: Any, target_context: Any) -> Any:
         try:
-            # Of the set-up, this is all that machine code refers to: counted references.
-            runtime: Any = importlib.import_module("numba.core.runtime")
-            runtime.rtsys.initialize(target_context)
+            from numba.core import runtime
+
+            # of the set-up, all that machine code refers to: counted references
+            vars(runtime)["rtsys"].initialize(target_context)
             with self._cache._guard_against_spurious_io_errors():
                 return self._cache._load_overload(signature, target_context)
             return None
