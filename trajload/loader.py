@@ -11,7 +11,9 @@ from trajload.decode.devices import DecodeMode
 from trajload.errors import ConfigError
 from trajload.pipeline import config
 from trajload.pipeline.engine import Engine
+from trajload.pipeline.facts import LoaderFacts
 from trajload.pipeline.rank_split import LoadWeights
+from trajload.pipeline.ranks import RankCheck
 from trajload.pipeline.state import check_state, make_state
 from trajload.pipeline.workers import Batches
 from trajload.sampling.mixture_sources import Mixture
@@ -26,10 +28,13 @@ from trajload.types import PathLikeStr
 if TYPE_CHECKING:
     import torch
 
+    from trajload.interop.dataloader import TrajDataLoader
+    from trajload.interop.rows import MapParts
+
 __all__ = ["Loader"]
 
 
-class Loader:
+class Loader(LoaderFacts):
     """Batches of windows in an order that is a pure function of the train_step.
 
     Iterating starts at the cursor (`train_step`), which moves on with every delivered batch; `state_dict`,
@@ -46,7 +51,7 @@ class Loader:
             'continuous' or 'sequential'; or a version ('shuffled/1'), or `tl.Interleaved(...)`, `tl.Weighted(...)`.
         episodes: None for all; numbers, for instance of `tl.split`; or a function of `EpisodeInfo` → bool.
         streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.
-        rank: Data-parallel rank; None takes RANK and WORLD_SIZE from the environment, or 0 of 1.
+        rank: Data-parallel rank; None takes it from `device_mesh`, else RANK and WORLD_SIZE of the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
         num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
         workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
@@ -63,6 +68,8 @@ class Loader:
             lanes need, within bounds; 0: every window is decoded by itself.
         decode: Who decodes colour video: 'cpu'; 'cuda', an NVIDIA GPU; 'auto', the faster one if both give the same bytes.
         device: Where iteration delivers tensors: 'cuda' copies each batch ahead from pinned memory. None leaves them here.
+        device_mesh: The data-parallel dimension of a torch DeviceMesh, such as `mesh["dp"]`, in place of rank and world_size.
+        check_ranks: Whether `check_ranks` runs by itself before the first batch, where torch.distributed is initialised.
 
     Raises:
         ConfigError: A bad argument or combination.
@@ -98,81 +105,36 @@ class Loader:
         pool_bytes: int | None = None,
         decode: DecodeMode = "cpu",
         device: torch.device | str | None = None,
+        device_mesh: Any = None,
+        check_ranks: bool = True,
     ) -> None:
-        self.world = config.choose_world(rank, world_size)
+        self.world = config.choose_world(rank, world_size, device_mesh)
         self.dataset = dataset if isinstance(dataset, (Dataset, Mixture)) else open_dataset(dataset)
         arguments: dict[str, Any] = {
-            **{
-                "window": window,
-                "streams": streams,
-                "episodes": config.kept(episodes),
-                "transforms": config.kept(transforms),
-            },
+            **{"window": window, "streams": config.kept(streams), "episodes": config.kept(episodes)},
+            **{"transforms": config.kept(transforms)},
             **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
             **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights, "decode": decode},
             **{"num_workers": num_workers, "workers": workers, "worker_timeout_s": worker_timeout_s},
             **{"prefetch": prefetch, "pool_bytes": pool_bytes, "device": device},
         }
         self._engine = Engine(self.dataset, world=self.world, **arguments)
-        self.arguments = {"dataset": self.dataset, "rank": rank, "world_size": world_size, **arguments}
+        ranks = {"rank": self.world.rank, "world_size": self.world.world_size}
+        self.arguments = {"dataset": self.dataset, **ranks, **arguments}
         """What the loader was built from: `Loader(**arguments)` gives the same batches."""
+        self._rank_check = RankCheck(self.world, rank is not None, device_mesh, is_on=check_ranks)
         self.window, self.streams = self._engine.window, self._engine.streams
         self._train_step, self._generation, self._prefetcher = 0, 0, cast("Batches | None", None)
         self._plain, self._context = ForkLock(), self._engine.builder.new_context()
 
-    # ---- what it is ----
-
-    @property
-    def train_step(self) -> int:
-        """The cursor: train_step of the next batch to be delivered."""
-        return self._train_step
-
-    @property
-    def global_batch_size(self) -> int:
-        return self._engine.sampler.global_batch_size
-
-    @property
-    def rank_batch_size(self) -> int:
-        """Windows of this rank in the batch at the cursor; the same in every batch, but for `load_weights`."""
-        rows = self._engine.split.rows(self._train_step)
-        return rows.stop - rows.start
-
-    @property
-    def order(self) -> str:
-        """Resolved order with its version, such as 'shuffled/1'."""
-        return self._engine.sampler.order
-
-    @property
-    def num_windows(self) -> int:
-        """Windows of one epoch."""
-        return self._engine.sampler.num_windows
-
-    @property
-    def num_train_steps(self) -> int | None:
-        """Train_steps of the whole run; None without `num_epochs`."""
-        return self._engine.sampler.num_train_steps
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Train_steps of one epoch; not whole where batches run across epoch ends."""
-        return self.num_windows / self.global_batch_size
-
-    def __len__(self) -> int:
-        """Train_steps of the whole run; TypeError without `num_epochs`."""
-        if self.num_train_steps is None:
-            raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
-        return self.num_train_steps
-
-    def __repr__(self) -> str:
-        return (
-            f"<Loader {self.dataset.name!r}: {self.num_windows} windows, global_batch_size={self.global_batch_size}, "
-            f"order={self.order!r}, rank {self.world.rank} of {self.world.world_size}, train_step={self._train_step}>"
-        )
-
     # ---- batches ----
 
-    def batch_at(self, train_step: int) -> Batch:
+    def batch_at(self, train_step: int, *, rows: slice | None = None) -> Batch:
         """Return this rank's batch of `train_step`, made plainly in the calling thread. Does not move the cursor.
+
+        Args:
+            train_step: Whose batch is wanted.
+            rows: Other rows of the global batch than this rank's: `slice(0, global_batch_size)` are all of them.
 
         Raises:
             LoaderExhaustedError: `train_step` lies at or beyond the end of a finite run.
@@ -180,7 +142,7 @@ class Loader:
         """
         with self._plain:
             builder = self._engine.builder
-            return builder.finish(builder.build(train_step, self._context))
+            return builder.finish(builder.build(train_step, self._context, rows=rows))
 
     def draws_at(self, train_step: int) -> list[list[dict[str, Any]]]:
         """Return what each transform drew for each row of this rank's batch of `train_step`; makes the batch again.
@@ -193,7 +155,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches from the cursor on. Threads stop when the iterator is dropped, broken out of, or fails."""
-        generation = self._claim()
+        self.check_first_step()
+        generation = self.claim()
         engine, prefetcher = self._engine, self._prefetcher
         try:
             while True:
@@ -211,18 +174,30 @@ class Loader:
                 if generation != self._generation:
                     # seek, load_state_dict or another iterator took over while the consumer had the batch.
                     prefetcher.close()
-                    prefetcher, generation = None, self._claim()
+                    prefetcher, generation = None, self.claim()
         finally:
             if prefetcher is not None:
                 prefetcher.close()
                 if self._prefetcher is prefetcher:
                     self._prefetcher = None
 
-    def _claim(self) -> int:
+    def claim(self) -> int:
+        """Stop whoever iterates; return a number that is `claimed` until someone else iterates or moves the cursor."""
         if self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
         self._generation += 1
+        return self._generation
+
+    def delivered(self, train_step: int, claimed: int) -> None:
+        """Count the batch of `train_step`, which was made elsewhere, as delivered by the holder of a claim."""
+        if claimed == self._generation:
+            self._engine.stats.delivered()
+            self._train_step = train_step + 1
+
+    @property
+    def claimed(self) -> int:
+        """Of the latest claim."""
         return self._generation
 
     # ---- cursor and state ----
@@ -230,7 +205,7 @@ class Loader:
     def seek(self, train_step: int) -> None:
         """Move the cursor: the next batch delivered is that of `train_step`. Costs nothing, whatever the distance."""
         checked = config.check_train_step(train_step)
-        self._claim()
+        self.claim()
         self._train_step = checked
 
     def state_dict(self) -> dict[str, Any]:
@@ -248,11 +223,7 @@ class Loader:
             pending=engine.pending(here, self._prefetcher is not None),
             quarantine=engine.quarantine.to_json(),
             cost_table_digest=engine.cost_table_digest,
-            topology={
-                "world_size": self.world.world_size,
-                "num_workers": engine.num_workers,
-                "prefetch": engine.depth,
-            },
+            topology={"world_size": self.world.world_size, **engine.topology},
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
@@ -265,9 +236,9 @@ class Loader:
         Raises:
             ResumeError: The state does not fit; every differing field is named.
         """
-        engine = self._engine
-        self.seek(check_state(state, config=engine.config, manifests=engine.manifests, allow=allow))
-        engine.quarantine.load(state["quarantine"])
+        self.seek(check_state(state, config=self._engine.config, manifests=self._engine.manifests, allow=allow))
+        self._engine.quarantine.load(state["quarantine"])
+        self._rank_check.is_due = True
 
     def stats(self) -> dict[str, Any]:
         """Return where the time went: busy seconds per stage, consumer wait, counts, prefetch depth and its reason."""
@@ -279,7 +250,7 @@ class Loader:
 
     def close(self) -> None:
         """Stop all threads and worker processes and close files. Idempotent; the loader may be iterated again afterwards."""
-        self._claim()
+        self.claim()
         with self._plain:
             self._context.close()
             self._context = self._engine.builder.new_context()
@@ -291,6 +262,34 @@ class Loader:
             "a Loader cannot be pickled or copied: it owns threads. Build it in the process that iterates it, from the "
             "dataset (which can be pickled) and state_dict()."
         )
+
+    # ---- among ranks, and in torch ----
+
+    def check_ranks(self, group: Any = None, *, timeout_s: float = 300.0) -> None:
+        """Compare dataset, configuration, cursor and load weights with the other processes of a torch.distributed group.
+
+        Raises:
+            ConfigError: They differ; the message names the ranks and the fields. Or torch.distributed is not initialised.
+            StageFailedError: Another process did not come here within `timeout_s`.
+        """
+        self._rank_check.compare(self.state_dict(), group, timeout_s)
+
+    def check_first_step(self) -> None:
+        """Run `check_ranks` if it is due: before the first batch, and before the first one after a loaded state."""
+        if self._rank_check.is_due:
+            self._rank_check.by_itself(self.state_dict)
+
+    def as_dataloader(self, **options: Any) -> TrajDataLoader:
+        """Return a `torch.utils.data.DataLoader` of these batches; see `trajload.interop.dataloader.TrajDataLoader`."""
+        from trajload.interop.dataloader import TrajDataLoader
+
+        return TrajDataLoader(self, **options)
+
+    def as_map_dataset(self, *, steps_per_epoch: int | None = None) -> MapParts:
+        """Return (dataset of rows, batch_sampler, collate_fn) for a DataLoader of your own; see `trajload.interop.rows`."""
+        from trajload.interop.rows import map_parts
+
+        return map_parts(self, steps_per_epoch)
 
     def __enter__(self) -> Loader:
         return self

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
+from typing import Any
 
 from trajload.errors import ConfigError
 
@@ -55,3 +56,30 @@ class World:
             raise ConfigError(
                 f"RANK={rank!r} WORLD_SIZE={world_size!r} are not a rank and a world size: {err}"
             ) from err
+
+    @classmethod
+    def from_mesh(cls, mesh: Any, dim: str | int | None = None) -> World:
+        """Return the World of one dimension of a torch `DeviceMesh`: this process's place along it, and its size.
+
+        Args:
+            mesh: The device mesh, or the part of it that is data-parallel, such as `mesh["dp"]`.
+            dim: Name or number of the data-parallel dimension; not needed where the mesh has one dimension only.
+
+        Raises:
+            ConfigError: No mesh, no such dimension, or several dimensions and none chosen.
+        """
+        if not hasattr(mesh, "get_local_rank") or not hasattr(mesh, "size"):
+            raise ConfigError(f"device_mesh={mesh!r} is unusable: expected a torch DeviceMesh.")
+        names = tuple(mesh.mesh_dim_names or ())
+        if dim is None and mesh.ndim != 1:
+            have = ", ".join(map(repr, names)) or f"numbers 0 to {mesh.ndim - 1}"
+            raise ConfigError(
+                f"the device mesh has {mesh.ndim} dimensions ({have}): say which one is data-parallel, for instance "
+                "mesh['dp'], or join several by mesh['dp_replicate', 'dp_shard']._flatten()."
+            )
+        number = names.index(dim) if dim in names else 0 if dim is None else dim
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < mesh.ndim:
+            raise ConfigError(
+                f"dimension {dim!r} is unknown: the device mesh has {', '.join(map(repr, names)) or 'no names'}."
+            )
+        return cls(rank=mesh.get_local_rank(number), world_size=mesh.size(number))

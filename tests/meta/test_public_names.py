@@ -69,6 +69,8 @@ LOADER_ARGUMENTS = [
     "pool_bytes",
     "decode",
     "device",
+    "device_mesh",
+    "check_ranks",
 ]
 
 ERRORS = [
@@ -121,6 +123,10 @@ def test_loader_takes_these_arguments() -> None:
         "stats",
         "close",
         "draws_at",
+        "as_dataloader",
+        "as_map_dataset",
+        "check_ranks",
+        "num_train_steps",
         "num_windows",
         "steps_per_epoch",
         "train_step",

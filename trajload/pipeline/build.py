@@ -19,7 +19,7 @@ from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
 from trajload.decode.devices import VideoDevices
 from trajload.errors import StageFailedError, TrajloadError, at, described
-from trajload.pipeline.config import OnError, StreamChoice
+from trajload.pipeline.config import OnError, StreamChoice, check_rows
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
 from trajload.pipeline.source_rows import SourceRows
@@ -155,9 +155,18 @@ class BatchBuilder:
             self._slot_plans[num_rows] = found
         return found
 
-    def build(self, train_step: int, context: DecodeContext, *, tell_draws: bool = False) -> Job:
+    def refs_of(self, train_step: int, rows: slice | None) -> BatchRefs | None:
+        """Return the windows of some rows of the global batch; None for None, which are those that are built here."""
+        if rows is None:
+            return None
+        check_rows(rows, self.sampler.global_batch_size)
+        return self.sampler.refs(train_step, rows)
+
+    def build(
+        self, train_step: int, context: DecodeContext, *, tell_draws: bool = False, rows: slice | None = None
+    ) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""
-        job = self.open_job(train_step)
+        job = self.open_job(train_step, self.refs_of(train_step, rows))
         job.draws = {} if tell_draws else None
         for b in range(job.num_rows):
             self.build_row(job, b, context)

@@ -107,11 +107,27 @@ def check_window(window: Window | None) -> Window:
     return window
 
 
-def choose_world(rank: int | None, world_size: int | None) -> World:
-    """Return the ranks that were asked for, or those of the environment."""
+def choose_world(rank: int | None, world_size: int | None, device_mesh: Any = None) -> World:
+    """Return the ranks that were asked for, or those of the mesh, or of the environment."""
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank!r} and world_size={world_size!r}: give both or neither.")
+    if device_mesh is not None:
+        if rank is not None:
+            raise ConfigError("device_mesh and rank= both say which rank this is: give one of them.")
+        return World.from_mesh(device_mesh)
     return World.from_env() if rank is None or world_size is None else World(rank=rank, world_size=world_size)
+
+
+def check_rows(rows: slice | None, global_batch_size: int) -> None:
+    """Raise ConfigError unless `rows` is None or a half-open range inside the global batch, not empty."""
+    if rows is None:
+        return
+    ends = (rows.start, rows.stop)
+    is_range = all(isinstance(end, int) for end in ends) and rows.step in (None, 1)
+    if not is_range or not 0 <= ends[0] < ends[1] <= global_batch_size:
+        raise ConfigError(
+            f"rows={rows!r} is invalid: expected slice(start, stop) of the {global_batch_size} rows of the global batch."
+        )
 
 
 def check_keys(choices: Iterable[StreamChoice]) -> None:

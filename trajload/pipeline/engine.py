@@ -164,10 +164,14 @@ class Engine:
     def start(self, train_step: int) -> Batches:
         """Return what makes batches from `train_step` on: threads or worker processes ahead of the consumer, or itself."""
         if self.num_workers == 0:
-            stop = self.sampler.num_train_steps
-            return InlineRun(self.builder, self._units(), start=train_step, stop=stop, device=self.device)
+            return self.inline(train_step)
         batches = self.workers.start(self, train_step)
         return batches if self.device is None else DeviceAhead(batches, self.device)
+
+    def inline(self, train_step: int = 0) -> InlineRun:
+        """Return what makes batches in the calling thread."""
+        stop = self.sampler.num_train_steps
+        return InlineRun(self.builder, self._units(), start=train_step, stop=stop, device=self.device)
 
     def start_threads(self, train_step: int) -> Prefetcher:
         """Return threads that make batches from `train_step` on."""
@@ -209,6 +213,11 @@ class Engine:
         self.builder.clear()
         if self.gather is not None:
             self.gather.clear()
+
+    @property
+    def topology(self) -> dict[str, int]:
+        """Threads and read-ahead, as a state tells of them."""
+        return {"num_workers": self.num_workers, "prefetch": self.depth}
 
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from trajload.collate.batch import Batch
+    from trajload.sampling.sampler import BatchRefs
 
 __all__ = ["InlineRun"]
 
@@ -54,11 +55,19 @@ class InlineRun:
             raise StageFailedError("the loader was closed while a batch was awaited. Iterate it again to go on.")
         if self._stop is not None and self._next >= self._stop:
             return None
-        job = self._builder.open_job(self._next, self._refs(self._next))
+        batch = self._made(self._next, self._refs(self._next))
+        self._next += 1
+        return batch
+
+    def at(self, train_step: int, rows: slice | None = None) -> Batch:
+        """Return the batch of any train_step, of this rank's rows or others of the global batch; `next` does not move."""
+        return self._made(train_step, self._builder.refs_of(train_step, rows))
+
+    def _made(self, train_step: int, refs: BatchRefs | None) -> Batch:
+        job = self._builder.open_job(train_step, refs)
         for unit in self._planner.units(job):
             unit.run(self._context)
         batch = self._builder.finish(job)
-        self._next += 1
         return batch if self._device is None else batch.to(self._device)
 
     def close(self) -> None:

@@ -75,5 +75,19 @@ class Quarantine:
                 (int(source[0]) if source else 0, int(w)): (int(step), str(reason)) for w, step, reason, *source in rows
             }
 
+    def merge(self, rows: Iterable[list[Any]]) -> None:
+        """Add what another process found, in rows as `to_json` gives them. Raises StageFailedError beyond the budget."""
+        for window_id, train_step, reason, *source in rows:
+            key = (int(source[0]) if source else 0, int(window_id))
+            with self._lock:
+                before = self._bad.get(key)
+                if before is None and len(self._bad) >= self.most:
+                    raise StageFailedError(
+                        f"more than {self.most} windows cannot be read: the last was window {window_id}. "
+                        "Run 'trajload verify' and repair the dataset."
+                    )
+                if before is None or train_step < before[0]:
+                    self._bad[key] = (int(train_step), str(reason))
+
     def __len__(self) -> int:
         return len(self._bad)

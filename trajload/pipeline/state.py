@@ -111,22 +111,27 @@ def make_state(
     }
 
 
-def differing_fields(saved: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differing_fields(
+    saved: Mapping[str, Any],
+    current: Mapping[str, Any],
+    prefix: str = "",
+    named: tuple[str, str] = ("saved", "here"),
+) -> list[str]:
     """Return one line per differing leaf: `window.num_steps: saved 16, here 8`."""
-    lines = []
+    lines, (one, other) = [], named
     for key in [*saved, *(k for k in current if k not in saved)]:
         name = f"{prefix}{key}"
         if key not in current:
-            lines.append(f"{name}: saved {saved[key]!r}, here absent")
+            lines.append(f"{name}: {one} {saved[key]!r}, {other} absent")
         elif key not in saved:
-            lines.append(f"{name}: saved absent, here {current[key]!r}")
+            lines.append(f"{name}: {one} absent, {other} {current[key]!r}")
         elif isinstance(saved[key], Mapping) and isinstance(current[key], Mapping):
-            lines += differing_fields(saved[key], current[key], f"{name}.")
+            lines += differing_fields(saved[key], current[key], f"{name}.", named)
         elif _are_objects(saved[key]) and _are_objects(current[key]) and len(saved[key]) == len(current[key]):
             for i, (before, here) in enumerate(zip(saved[key], current[key], strict=True)):
-                lines += differing_fields(before, here, f"{name}[{i}].")
+                lines += differing_fields(before, here, f"{name}[{i}].", named)
         elif saved[key] != current[key]:
-            lines.append(f"{name}: saved {saved[key]!r}, here {current[key]!r}")
+            lines.append(f"{name}: {one} {saved[key]!r}, {other} {current[key]!r}")
     return lines
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from trajload.errors import ConfigError, WindowError
+from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import Track
 from trajload.sources.columns import ArrayColumns, ClockColumns
 from trajload.spec import StreamSpec
 from trajload.storage import ByteStore
 from trajload.types import Int8Array, Int64Array
 
-__all__ = ["Dataset", "EpisodeInfo"]
+__all__ = ["Dataset", "EpisodeInfo", "Reopening"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,10 @@ class Dataset(ABC):
         """Release open files and mappings. Idempotent; a later call opens again what it needs."""
         self.store.close()
 
+    def reopening(self) -> Reopening | None:
+        """Return how to open the same dataset in another process, in a few hundred bytes; None where only a pickle tells."""
+        return None
+
     # ---- shared conveniences ----
 
     def has_stream(self, episode: int, stream: str) -> bool:
@@ -155,3 +159,29 @@ def episode_offsets(num_steps_E: Sequence[int] | Int64Array) -> Int64Array:
     out = np.zeros(len(num_steps_E) + 1, dtype=np.int64)
     np.cumsum(num_steps_E, out=out[1:])
     return out
+
+
+@dataclass(frozen=True)
+class Reopening:
+    """How to open a dataset again: its path and digest, not its tables, which would be megabytes for every worker."""
+
+    kind: type[Dataset]
+    arguments: Mapping[str, Any]
+    """Of `kind`."""
+    name: str
+    digest: str
+
+    def open(self) -> Dataset:
+        """Open the dataset.
+
+        Raises:
+            SourceError: It has changed.
+        """
+        dataset = self.kind(**self.arguments)
+        dataset.name = self.name
+        if dataset.digest != self.digest:
+            raise SourceError(
+                f"dataset {self.name!r} at {dataset.path!r} has changed since this process was told of it: got digest "
+                f"{dataset.digest[:12]}…, expected {self.digest[:12]}…. Open it again and build a new loader."
+            )
+        return dataset

@@ -12,7 +12,7 @@ import numpy as np
 
 from trajload.errors import ConfigError, SourceError, WindowError, at
 from trajload.refs import TableTrack, Track, VideoIndex
-from trajload.sources.base import Dataset, EpisodeInfo
+from trajload.sources.base import Dataset, EpisodeInfo, Reopening
 from trajload.sources.columns import ClockColumns
 from trajload.sources.index_cache import IndexCache, default_cache_dir
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable, read_episodes
@@ -77,6 +77,8 @@ class LeRobotSource(Dataset):
         root = Path(path)
         self.path = str(root)
         self.name = name if name is not None else root.resolve().name
+        options = {"cache_dir": cache_dir, "missing": missing, "cache_bytes": cache_bytes}
+        self._arguments = {"path": str(root.absolute()), **options}
         self.store = LocalStore(root)
         self.notes = []
         self._lock = ForkLock()
@@ -175,6 +177,9 @@ class LeRobotSource(Dataset):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = ForkLock()
+
+    def reopening(self) -> Reopening:
+        return Reopening(type(self), self._arguments, self.name, self.digest)
 
     def video_file(self, episode: int, stream: str) -> tuple[str, bool] | None:
         """Return the file of a camera in an episode, and whether it is the episode's alone; None where it is absent."""

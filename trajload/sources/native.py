@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from trajload.shards.array_columns import raw_arrays, uniform_clocks
 from trajload.shards.index import ShardIndex
 from trajload.shards.layout import check_streams
 from trajload.shards.tracks import build_track
-from trajload.sources.base import Dataset, EpisodeInfo, episode_offsets
+from trajload.sources.base import Dataset, EpisodeInfo, Reopening, episode_offsets
 from trajload.sources.columns import ASK, LACKS, RAW, ArrayColumns, ClockColumns
 from trajload.spec import UniformClock
 from trajload.storage import LocalStore
@@ -105,6 +106,9 @@ class NativeDataset(Dataset):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start()
+
+    def reopening(self) -> Reopening:
+        return Reopening(type(self), {"path": os.path.abspath(self.path)}, self.name, self.digest)
 
     def _check_shard(self, entry: ShardEntry) -> None:
         size = self.store.size(entry.name)

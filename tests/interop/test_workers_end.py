@@ -1,0 +1,230 @@
+"""Workers that are killed, interrupted or too many: nothing hangs, nothing is left, and what is sent to them is small."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import trajload as tl
+from trajload.errors import ConfigError, SourceError, StageFailedError
+from trajload.interop.recipe import LoaderRecipe, _PackedEpisodes
+from trajload.interop.steps import TrainSteps
+from trajload.rng import key_rng
+
+# From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+Make = Callable[..., tl.Loader]
+
+_MOST_SENT_BYTES = 64 << 10
+
+_PROGRAM = """
+import sys, time
+import trajload as tl
+
+def main():
+    with tl.Loader(sys.argv[1], window=tl.Window(num_steps=4), global_batch_size=6, rank=0, world_size=1) as loader:
+        with loader.as_dataloader(num_workers=2, steps_per_epoch=1000, multiprocessing_context=sys.argv[2],
+                                  persistent_workers=sys.argv[3] == "persistent") as dataloader:
+            for batch in dataloader:
+                if batch.train_step == 1:
+                    print("running", flush=True)
+                time.sleep(0.05)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_killed_worker_is_named_and_the_run_goes_on(
+    make_loader: Make, want: list[str], number: int, persistent: bool
+) -> None:
+    """SIGKILL of a worker: an error that says which one and what to do, and a new loop goes on where it stopped."""
+    with make_loader().as_dataloader(
+        num_workers=2,
+        steps_per_epoch=10,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        prefetch_factor=1,
+    ) as dataloader:
+        got: list[str] = []
+        pid = 0
+        began = time.monotonic()
+        with pytest.raises((StageFailedError, RuntimeError)) as caught:
+            for batch in dataloader:
+                got.append(batch.digest())
+                if len(got) == 3:
+                    pid = sorted(child.pid for child in psutil.Process().children())[-2:][number]  # the youngest
+                    began = time.monotonic()
+                    os.kill(pid, signal.SIGKILL)
+                del batch
+        assert time.monotonic() - began < 10
+        assert f"(pid {pid})" in str(caught.value)
+        assert got == want[: len(got)]
+        assert [batch.digest() for batch in dataloader] == want[len(got) : 10]
+
+
+@pytest.mark.multiproc
+def test_worker_that_dies_while_it_is_waited_for_is_named(make_loader: Make) -> None:
+    """The error is trajload's, with the worker's number, how it ended, and where the cursor stays."""
+    with (
+        make_loader(transforms=[_die_at_two]).as_dataloader(
+            num_workers=1, steps_per_epoch=10, multiprocessing_context="fork"
+        ) as dataloader,
+        pytest.raises(
+            StageFailedError, match=r"worker 0 \(pid \d+\) was killed by signal 9 while train_step \d was awaited"
+        ),
+    ):
+        list(dataloader)
+
+
+def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:
+    if generator.random() < 0.2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return window
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize(("context", "persistent"), [("spawn", ""), ("fork", "persistent")])
+@pytest.mark.parametrize("to", ["group", "parent"])
+def test_interrupt_leaves_nothing_running(
+    demo_dataset: Path, tmp_path: Path, environment: dict[str, str], context: str, persistent: str, to: str
+) -> None:
+    """Ctrl-C in a terminal reaches parent and workers alike, `kill -INT` the parent alone: all of them end."""
+    script = tmp_path / "program.py"
+    script.write_text(_PROGRAM)
+    child = subprocess.Popen(
+        [sys.executable, str(script), str(demo_dataset), context, persistent],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "running\n"
+        workers = psutil.Process(child.pid).children(recursive=True)
+        assert len(workers) >= 2
+        if to == "group":
+            os.killpg(child.pid, signal.SIGINT)
+        else:
+            os.kill(child.pid, signal.SIGINT)
+        _, errors = child.communicate(timeout=60)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    assert "KeyboardInterrupt" in errors
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive, f"{alive} of {gone + alive} still run"
+
+
+# ---- what is sent ----
+
+
+def test_recipe_is_small_whatever_the_number_of_episodes(tmp_path: Path) -> None:
+    """A worker is sent a path, a digest, and a bit for each episode where some are chosen."""
+    spec = tl.StreamSpec(name="action", modality=tl.Modality.ACTION, encoding="npy", dtype="float32", shape=(1,))
+    options: dict[str, Any] = {"window": tl.Window(num_steps=2), "global_batch_size": 4, "rank": 0, "world_size": 1}
+    sizes: dict[tuple[int, str], int] = {}
+    for num in (10, 1000):
+        with tl.Writer(tmp_path / str(num), streams=[spec], step_rate_hz=10) as writer:
+            for episode in range(num):
+                writer.add_episode({"action": np.full((2, 1), episode, dtype=np.float32)})
+        dataset = tl.open(tmp_path / str(num))
+        chosen = tl.split(dataset, {"train": 0.9, "val": 0.1}, seed=5)["train"]
+        for name, episodes in (("all", None), ("some", chosen), ("a function", lambda info: info.index % 3 > 0)):
+            with tl.Loader(dataset, episodes=episodes, **options) as loader:
+                sent = pickle.dumps(TrainSteps(loader))
+                there = pickle.loads(sent)
+                assert there[1].digest() == loader.batch_at(1).digest()
+                there.close()
+            sizes[num, name] = len(sent)
+        dataset.close()
+    for name in ("all", "some", "a function"):
+        assert sizes[1000, name] - sizes[10, name] <= 1000 // 8 + 64
+        assert sizes[10, name] + 100_000 // 8 + 64 <= _MOST_SENT_BYTES // 2
+
+
+def test_chosen_episodes_are_a_bit_each() -> None:
+    """Of 100,000 episodes, half of them at random: 12.5 kB, and the same ones come out."""
+    chosen = np.flatnonzero(key_rng(3, "test").random(100_000) < 0.5)
+    packed = _PackedEpisodes(np.isin(np.arange(100_000), chosen))
+    assert len(pickle.dumps(packed)) < 13_000
+    assert packed.unpack() == chosen.tolist()
+
+
+def test_recipe_of_a_mixture_builds_the_same_mixture(demo_dataset: Path) -> None:
+    """Sources, weights, renamed streams and chosen episodes go along."""
+    mixture = tl.Mixture(
+        {
+            "a": tl.Source(demo_dataset, weight=0.7, streams=["action"], episodes=lambda info: info.index > 0),
+            "b": tl.Source(demo_dataset, weight={0: 0.3}, streams=["proprioception", "action"], episodes=[0, -1]),
+        },
+        by="windows",
+    )
+    options: dict[str, Any] = {"global_batch_size": 8, "rank": 0, "world_size": 1, "seed": 4}
+    with tl.Loader(mixture, window=tl.Window(num_steps=3), **options) as loader:
+        there = pickle.loads(pickle.dumps(TrainSteps(loader)))
+        assert [there[k].digest() for k in range(4)] == [loader.batch_at(k).digest() for k in range(4)]
+        there.close()
+    mixture.close()
+
+
+def test_dataset_that_changed_is_refused(demo_dataset: Path, tmp_path: Path) -> None:
+    """A worker that starts after the data were replaced says so, and reads none of them."""
+    import shutil
+
+    from trajload.demo import EpisodeLength, generate
+
+    folder = tmp_path / "data"
+    shutil.copytree(demo_dataset, folder)
+    with tl.Loader(folder, window=tl.Window(num_steps=2), global_batch_size=2, rank=0, world_size=1) as loader:
+        sent = pickle.dumps(LoaderRecipe(loader))
+    shutil.rmtree(folder)
+    generate(folder, num_episodes=1, seed=8, length=EpisodeLength(min_steps=20, max_steps=20))
+    with pytest.raises(
+        SourceError, match=r"has changed since this process was told of it: got digest .* Open it again"
+    ):
+        pickle.loads(sent)
+
+
+class _Drifts:
+    """A transform that comes out of a pickle as another one."""
+
+    def __init__(self, offset: float = 1.0) -> None:
+        self.offset = offset
+
+    def __call__(self, window: dict[str, Any], generator: Any) -> dict[str, Any]:
+        return {**window, "action": window["action"] + np.float32(self.offset)}
+
+    def config_json(self) -> dict[str, Any]:
+        return {"offset": self.offset}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Drifts, (2.0,)
+
+
+def test_recipe_that_builds_another_loader_is_refused(make_loader: Make) -> None:
+    """What a worker builds is compared with what the parent has."""
+    with make_loader(streams=["action"], transforms=[_Drifts()]) as loader:
+        sent = pickle.dumps(LoaderRecipe(loader))
+    with pytest.raises(
+        ConfigError, match=r"the loader built in this process is another one: got configuration \w{12}…"
+    ):
+        pickle.loads(sent).build()

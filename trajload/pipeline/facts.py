@@ -1,0 +1,66 @@
+"""What a loader can tell of itself without making a batch."""
+
+from __future__ import annotations
+
+from trajload.pipeline.engine import Engine
+from trajload.sampling.mixture_sources import Mixture
+from trajload.sources.base import Dataset
+from trajload.world import World
+
+__all__ = ["LoaderFacts"]
+
+
+class LoaderFacts:
+    """Base of `Loader`: sizes, order, cursor. Everything is read from its parts; nothing is kept here."""
+
+    dataset: Dataset | Mixture
+    world: World
+    _engine: Engine
+    _train_step: int
+
+    @property
+    def train_step(self) -> int:
+        """The cursor: train_step of the next batch to be delivered."""
+        return self._train_step
+
+    @property
+    def global_batch_size(self) -> int:
+        return self._engine.sampler.global_batch_size
+
+    @property
+    def rank_batch_size(self) -> int:
+        """Windows of this rank in the batch at the cursor; the same in every batch, but for `load_weights`."""
+        rows = self._engine.split.rows(self._train_step)
+        return rows.stop - rows.start
+
+    @property
+    def order(self) -> str:
+        """Resolved order with its version, such as 'shuffled/1'."""
+        return self._engine.sampler.order
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of one epoch."""
+        return self._engine.sampler.num_windows
+
+    @property
+    def num_train_steps(self) -> int | None:
+        """Train_steps of the whole run; None without `num_epochs`."""
+        return self._engine.sampler.num_train_steps
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Train_steps of one epoch; not whole where batches run across epoch ends."""
+        return self.num_windows / self.global_batch_size
+
+    def __len__(self) -> int:
+        """Train_steps of the whole run; TypeError without `num_epochs`."""
+        if self.num_train_steps is None:
+            raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
+        return self.num_train_steps
+
+    def __repr__(self) -> str:
+        return (
+            f"<Loader {self.dataset.name!r}: {self.num_windows} windows, global_batch_size={self.global_batch_size}, "
+            f"order={self.order!r}, rank {self.world.rank} of {self.world.world_size}, train_step={self._train_step}>"
+        )
