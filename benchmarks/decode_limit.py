@@ -96,7 +96,7 @@ class Windows:
             track, _, plan, blobs = self.items[i]
             setup = context.loop_setup(track.index, self.spec, tuple(self.size))
             setup.expected[libav_loop.KIND_AT] = libav_loop.BYTES
-            if (status := setup.decode(plan, Blobs(plan, blobs), nothing)) != libav_loop.OK:
+            if (status := setup.decode(plan, Blobs(plan, blobs).addresses(), nothing)) != libav_loop.OK:
                 raise SystemExit(f"window {i} fails with status {status}")
 
         return work

@@ -43,7 +43,12 @@ __all__ = [
     "TrajloadError",
     "WindowError",
     "at",
+    "described",
+    "locate",
 ]
+
+_MOST_WORDS = 4000
+"""Characters of a foreign exception's message that are worth carrying into one of our own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +151,20 @@ class LoaderExhaustedError(TrajloadError):
     """A train_step at or beyond the end of a finite run was asked for. Not a StopIteration (PEP 479)."""
 
 
+def described(err: BaseException) -> str:
+    """Return class and message of a foreign exception, whatever it is: its own words may be endless, or fail themselves.
+
+    Example:
+        >>> described(KeyError("a"))
+        "KeyError: 'a'"
+    """
+    try:
+        words = str(err)
+    except Exception as failed:
+        words = f"(its message cannot be had: {type(failed).__name__})"
+    return f"{type(err).__name__}: {words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + '…'}"
+
+
 class at:
     """Add a location to every TrajloadError that passes through; inner locations win.
 
@@ -169,5 +188,10 @@ class at:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, TrajloadError):
-            known = {name: value() if callable(value) else value for name, value in self._locus.items()}
-            error.at = error.at.merged(Locus(**known))
+            locate(error, **self._locus)
+
+
+def locate(error: TrajloadError, **locus: Any) -> None:
+    """Do to an error that was caught what `at` does to one that passes: for where even `at` costs too much."""
+    known = {name: value() if callable(value) else value for name, value in locus.items()}
+    error.at = error.at.merged(Locus(**known))

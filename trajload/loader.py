@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
@@ -62,8 +62,8 @@ class Loader(LoaderFacts):
         on_error: 'raise', or 'substitute' a keyed other window for one that cannot be read (listed in the state).
         transforms: Callables (window, generator) -> window, run over each window in this order; what they draw is a
             function of seed, epoch, window and place in the list.
-        load_weights: A `tl.CostTable` of the dataset, or its path: ranks then load rows of even cost instead of even
-            number, batch by batch. No row changes its window. Ranks stay even under 'interleaved' and 'continuous'.
+        load_weights: A `tl.CostTable` of the dataset, or its path (source → table for a mixture): ranks then load rows of even
+            cost instead of even number, batch by batch. No row changes its window. Not under 'interleaved' and 'continuous'.
         pool_bytes: Memory for pictures that 'interleaved' decodes once and uses for several windows. None: what its
             lanes need, within bounds; 0: every window is decoded by itself.
         decode: Who decodes colour video: 'cpu'; 'cuda', an NVIDIA GPU; 'auto', the faster one if both give the same bytes.
@@ -124,8 +124,7 @@ class Loader(LoaderFacts):
         """What the loader was built from: `Loader(**arguments)` gives the same batches."""
         self._rank_check = RankCheck(self.world, rank is not None, device_mesh, is_on=check_ranks)
         self.window, self.streams = self._engine.window, self._engine.streams
-        self._train_step, self._generation = 0, 0
-        self._prefetcher: Batches | None = None
+        self._train_step, self._generation, self._prefetcher = 0, 0, cast("Batches | None", None)
         self._plain, self._context = ForkLock(), self._engine.builder.new_context()
 
     # ---- batches ----
@@ -210,7 +209,8 @@ class Loader(LoaderFacts):
         self._train_step = checked
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that continues at exactly the next undelivered batch: JSON-able, under 4 KiB.
+        """Return the state that continues at exactly the next undelivered batch: JSON-able, under 4 KiB
+        (of a mixture with up to eight sources; some 200 bytes more for each further one).
 
         The same on every rank (but for windows that a rank found bad), and loadable with any number of
         ranks, workers and any prefetch depth.

@@ -78,7 +78,8 @@ class StreamSpec:
     """Names of the D components, where known."""
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or self.name != self.name.strip():
+        is_text = isinstance(self.name, str)
+        if not is_text or not self.name or "/" in self.name or self.name != self.name.strip():
             raise ConfigError(
                 f"stream name {self.name!r} is invalid: expected a non-empty name without '/' or outer spaces."
             )

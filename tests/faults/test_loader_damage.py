@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -251,3 +252,51 @@ def test_ctrl_c_ends_the_process_at_once_with_keyboard_interrupt(demo_dataset: P
         process.send_signal(signal.SIGINT)
         out = process.stdout.read()
         assert process.wait(30) == 0, out
+
+
+@pytest.mark.parametrize("kind", ["cut", "overwritten", "replaced"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_file_that_changes_after_its_first_batch_ends_neither_the_process_nor_goes_unseen(
+    demo_dataset: Path, tmp_path: Path, num_workers: int, kind: str
+) -> None:
+    """Arrays that were mapped and checked are looked at again: memory behind a cut file is a signal, not an error."""
+    out = tmp_path / "copy"
+    shutil.copytree(demo_dataset, out)
+    shard = out / "shards" / "000000.tar"
+    script = f"""
+        import os, trajload as tl
+        size = os.path.getsize({str(shard)!r})
+        arguments = dict(window=tl.Window(num_steps=4), global_batch_size=16, rank=0, world_size=1, streams=["action", "reward"])
+        with tl.Loader({str(out)!r}, num_workers=0, **arguments) as loader:
+            right = [loader.batch_at(k).digest() for k in range(40)]
+        with tl.Loader({str(out)!r}, num_workers={num_workers}, prefetch=1, **arguments) as loader:
+            batches = iter(loader)
+            for _ in range(12):
+                next(batches)
+            if {kind!r} == "cut":
+                os.truncate({str(shard)!r}, 512)
+            elif {kind!r} == "overwritten":
+                with open({str(shard)!r}, "r+b") as file:
+                    file.write(bytes(size))
+            else:
+                with open({str(shard)!r} + ".new", "wb") as file:
+                    file.write(bytes(size))
+                os.replace({str(shard)!r} + ".new", {str(shard)!r})
+            try:
+                for batch in batches:
+                    assert batch.digest() == right[batch.train_step], "wrong bytes"
+                    if batch.train_step == 39:
+                        print("right to the end")
+                        break
+            except tl.errors.ShardCorruptError as err:
+                print("refused", type(err).__name__)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ("right to the end" if kind == "replaced" else "refused ShardCorruptError")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,36 @@ CASES: list[Case] = [
             source("b", {0: "1/2", 5: "3/10", 8: "2/7", 31: "3/10"}, [70, 3], "shuffled/1"),
         ],
     },
+    {
+        "seed": -(2**63),
+        "global_batch_size": 16,
+        "by": "windows",
+        "sources": [
+            source("a", {0: "7/10"}, [40, 0, 33], "interleaved/2"),
+            source("b", {0: "3/10"}, [25] * 3, "interleaved/1"),
+        ],
+    },
+    {
+        "seed": 5,
+        "global_batch_size": 10,
+        "by": "windows",
+        "sources": [
+            source("a", {0: "1/2", 7: "1/5", 30: "1/5"}, [50, 21, 160], "interleaved/2", 5, 9),
+            source("b", {0: "1/2", 7: "1/5", 30: "3/10"}, [30], "interleaved/2", 1, 2),
+            source("c", {0: "0", 7: "3/5", 30: "1/2"}, [17, 5], "shuffled/1"),
+        ],
+    },
+    {
+        "seed": 1,
+        "global_batch_size": 7,
+        "by": "episodes",
+        "sources": [
+            source("long", {0: "1/3", 6: "1/2"}, [90, 70], "interleaved/2", 16, 4),
+            source("short", {0: "2/3", 6: "1/2"}, [10, 0, 7, 9, 1], "interleaved/2", 3, 1),
+        ],
+    },
 ]
+INTERLEAVED = {"interleaved/1": definitions.interleaved_1, "interleaved/2": definitions.interleaved_2}
 TRAIN_STEPS = (0, 1, 2, 4, 5, 6, 7, 8, 13, 29, 30, 31, 50, 1000, 1001, 10**9, 10**15 + 3)
 
 
@@ -130,7 +160,7 @@ def mixture_1(case: Case, train_steps: tuple[int, ...]) -> list[list[list[int]]]
         quotas = quotas_of(shares_of(case, begin), num_steps * size)
         cells = cells_of(quotas, num_steps, size)
         for i, one in enumerate(case["sources"]):
-            if quotas[i] and one["order"] in ("interleaved/1", "continuous/1"):
+            if quotas[i] and one["order"] in (*INTERLEAVED, "continuous/1"):
                 lanes = (quotas[i], lanes_per_cell(one, num_steps))
                 if lanes_of[i] not in (None, lanes):
                     num = num_windows_of(one)
@@ -161,7 +191,7 @@ def num_windows_of(one: Case) -> int:
 
 def lanes_per_cell(one: Case, num_steps: int) -> int:
     """Return the lanes on each own row: what was asked for is on each row of the global batch."""
-    return max(1, -(-one["lanes_per_row"] // num_steps)) if one["order"] == "interleaved/1" else 1
+    return max(1, -(-one["lanes_per_row"] // num_steps)) if one["order"] in INTERLEAVED else 1
 
 
 def window_of(case: Case, i: int, own: int, quota: int, num_steps: int) -> tuple[int, int]:
@@ -173,12 +203,17 @@ def window_of(case: Case, i: int, own: int, quota: int, num_steps: int) -> tuple
     if one["order"] in ("sequential/1", "shuffled/1"):
         function = definitions.shuffled_1 if one["order"] == "shuffled/1" else definitions.sequential_1
         return epoch, function(num_windows_of(one), seed, epoch, offset)
-    lanes = lanes_per_cell(one, num_steps)
-    layout = definitions.layout(
-        [[num, 1] for num in one["windows_of_episodes"]], quota, one["block_windows"], lanes, 1, [1]
-    )
-    order = definitions.interleaved_1 if one["order"] == "interleaved/1" else definitions.continuous_1
-    return epoch, order(layout, seed, epoch, [offset])[0]
+    return epoch, epoch_in_lanes(json.dumps(one), quota, lanes_per_cell(one, num_steps), seed, epoch)[offset]
+
+
+@lru_cache
+def epoch_in_lanes(source_json: str, quota: int, lanes: int, seed: int, epoch: int) -> list[int]:
+    """Return the window ids of a whole epoch of a source whose order depends on its rows."""
+    one = json.loads(source_json)
+    episodes = [[num, 1] for num in one["windows_of_episodes"]]
+    layout = definitions.layout(episodes, quota, one["block_windows"], lanes, 1, [1])
+    order = INTERLEAVED.get(one["order"], definitions.continuous_1)
+    return order(layout, seed, epoch, list(range(num_windows_of(one))))
 
 
 def main() -> int:

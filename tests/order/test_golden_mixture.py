@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from trajload.sampling.mixture import MixturePart, MixtureSampler
-from trajload.sampling.orders import Interleaved, order_config
+from trajload.sampling.orders import order_config
 from trajload.sampling.windows import WindowTable
 from trajload.spec import Window
 
@@ -35,8 +35,8 @@ def sampler_of(case: dict[str, Any]) -> MixtureSampler:
     parts = []
     for one in case["sources"]:
         order: Any = one["order"]
-        if order == "interleaved/1":
-            order = Interleaved(block_windows=one["block_windows"], lanes_per_row=one["lanes_per_row"])
+        if order.startswith("interleaved/"):
+            order = {"version": order, "block_windows": one["block_windows"], "lanes_per_row": one["lanes_per_row"]}
         parts.append(
             MixturePart(
                 name=one["name"],

@@ -33,7 +33,7 @@ def costs(dataset: tl.Dataset) -> tl.CostTable:
     return tl.CostTable({"cam_front": row_ns_E}, dataset_digest=dataset.digest)
 
 
-def ranks_of(dataset: tl.Dataset, world_size: int, **more: Any) -> list[tl.Loader]:
+def ranks_of(dataset: tl.Dataset | tl.Mixture, world_size: int, **more: Any) -> list[tl.Loader]:
     return [tl.Loader(dataset, **{**COMMON, "rank": r, "world_size": world_size, **more}) for r in range(world_size)]
 
 
@@ -124,3 +124,51 @@ def test_table_that_does_not_fit_is_refused(dataset: tl.Dataset, make: Any, mess
     """Costs of other data would balance nothing."""
     with pytest.raises(ConfigError, match=message):
         tl.Loader(dataset, **COMMON, load_weights=make(dataset))
+
+
+def mixture_and_costs(dataset: tl.Dataset) -> tuple[tl.Mixture, dict[str, tl.CostTable]]:
+    """Two sources, one of which costs thirty times the other."""
+    mixture = tl.Mixture({"cheap": (dataset, 0.75), "dear": (dataset, 0.25)})
+    tables = {
+        name: tl.CostTable({"cam_front": [cost] * dataset.num_episodes}, dataset_digest=dataset.digest)
+        for name, cost in (("cheap", 1_000), ("dear", 30_000))
+    }
+    return mixture, tables
+
+
+def test_ranks_of_a_mixture_are_of_even_cost(dataset: tl.Dataset) -> None:
+    """Few rows of the dear source weigh as much as many of the other; the global batch stays as it is."""
+    mixture, tables = mixture_and_costs(dataset)
+    (whole,) = ranks_of(mixture, 1, num_workers=0)
+    loaders = ranks_of(mixture, 4, num_workers=1, load_weights=tables)
+    cost = {"cheap": 1, "dear": 30}
+    for step, *parts in zip(range(5), *loaders, strict=False):
+        assert [ref for part in parts for ref in part.refs] == list(whole.batch_at(step).refs)
+        loads = [sum(cost[source] for source in part["source"]) for part in parts]
+        assert max(loads) * 4 / sum(loads) < 1.5
+        sizes = [len(part["source"]) for part in parts]
+        assert max(sizes) > 2 * min(sizes)
+    assert loaders[0].state_dict()["cost_table_digest"] == loaders[3].state_dict()["cost_table_digest"] is not None
+    close([whole, *loaders])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tables: tables["dear"], "expected one for each source of the mixture, 'cheap', 'dear'"),
+        (lambda tables: {"dear": tables["dear"]}, "are of 'dear': expected a table for each of 'cheap', 'dear'"),
+        (lambda tables: {**tables, "dear": 3}, "load_weights=3 is unusable"),
+    ],
+)
+def test_tables_that_are_not_those_of_the_sources_are_refused(dataset: tl.Dataset, change: Any, message: str) -> None:
+    """Every source has its table, or none has."""
+    mixture, tables = mixture_and_costs(dataset)
+    with pytest.raises(ConfigError, match=message):
+        tl.Loader(mixture, **COMMON, load_weights=change(tables))
+
+
+def test_model_parallel_processes_of_one_rank_get_the_same_windows(dataset: tl.Dataset) -> None:
+    """Given the same data-parallel rank, whatever else differs between them."""
+    one, other = (tl.Loader(dataset, **COMMON, rank=1, world_size=3, num_workers=n) for n in (0, 2))
+    assert [b.digest() for b in itertools.islice(one, 4)] == [b.digest() for b in itertools.islice(other, 4)]
+    close([one, other])

@@ -308,6 +308,22 @@ def test_a_state_names_the_source_that_differs(three_folders: dict[str, Path]) -
         loader.load_state_dict(state, allow=("sources", "num_windows"))
 
 
+def test_a_state_knows_the_places_of_the_sources(three_folders: dict[str, Path]) -> None:
+    """The same sources in another order give other rows, even where all are one dataset; JSON may be sorted on the way."""
+
+    def same_data(*names: str) -> tl.Mixture:
+        return tl.Mixture(dict.fromkeys(names, (three_folders["sim"], 0.5)))
+
+    with loader_of(same_data("a", "b"), streams=["action"]) as loader:
+        state = json.loads(json.dumps(loader.state_dict(), sort_keys=True))
+        loader.load_state_dict(state)
+        before = loader.batch_at(0).digest()
+    with loader_of(same_data("b", "a"), streams=["action"]) as loader:
+        assert loader.batch_at(0).digest() != before
+        with pytest.raises(ResumeError, match=r"sources\.a\.place: saved 0, here 1"):
+            loader.load_state_dict(state)
+
+
 def test_state_of_eight_sources_is_small_and_still_names_fields(three_folders: dict[str, Path]) -> None:
     """Under 4 KiB with all the bad windows a run may have; a changed window is still found at its source."""
 

@@ -105,3 +105,15 @@ def test_location_that_takes_time_is_found_only_for_an_error() -> None:
     with pytest.raises(DecodeError) as caught, at(episode=key, shard="s.tar"):
         raise DecodeError("no frame")
     assert caught.value.at.episode == "ep-3" and caught.value.at.shard == "s.tar" and len(calls) == 1
+
+
+def test_foreign_exception_is_described_whatever_it_says() -> None:
+    """A message that cannot be had hides no fault, and an endless one is cut."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("not a word")
+
+    assert errors.described(ZeroDivisionError("no such thing")) == "ZeroDivisionError: no such thing"
+    assert errors.described(Mute()) == "Mute: (its message cannot be had: ValueError)"
+    assert len(errors.described(ValueError("x" * 10**6))) < 5000

@@ -61,6 +61,7 @@ def test_stream_spec_survives_json(changes: dict[str, Any]) -> None:
     ("changes", "message"),
     [
         ({"name": ""}, r"stream name '' is invalid"),
+        ({"name": 3}, r"stream name 3 is invalid"),
         ({"name": "a/b"}, r"stream name 'a/b' is invalid"),
         ({"name": " cam"}, r"stream name ' cam' is invalid"),
         ({"name": "epoch"}, r"stream name 'epoch' is reserved"),

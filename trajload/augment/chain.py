@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajload.augment.contract import Layout, Transform, WindowDict, config_of, name_of
-from trajload.errors import ConfigError, StageFailedError, TrajloadError
+from trajload.errors import ConfigError, StageFailedError, TrajloadError, described
 from trajload.rng import key_rng
 from trajload.spec import StreamSpec
 from trajload.types import BoolArray, NDArray
@@ -112,8 +112,10 @@ class TransformChain:
                     out = transform.apply(window, told)
                 else:
                     out = transform(window, generator)
-            except Exception as err:
-                why = err.message if isinstance(err, TrajloadError) else f"{type(err).__name__}: {err}"
+            except KeyboardInterrupt:
+                raise
+            except BaseException as err:  # sys.exit() too: in a decoder thread it would end the thread and nothing else
+                why = err.message if isinstance(err, TrajloadError) else described(err)
                 raise StageFailedError(f"{self._label(i)} failed on a window: {why}") from err
             if draws is not None:
                 key = {"seed": self.seed, "purpose": PURPOSE, "counters": [epoch, window_id, i]}

@@ -78,6 +78,8 @@ class DecodeContext:
         self.jpeg_reason = ""
         """Why Pillow decodes all JPEGs, where it does; known after the first one."""
         self._loops: OrderedDict[tuple[Any, ...], LoopSetup | None] = OrderedDict()
+        self.quick_setups: dict[object, LoopSetup] = {}
+        """Some of those that `loop_setup` keeps, by keys of `QuickVideo`: looked up without working out what a key is."""
         self._decoders: OrderedDict[tuple[Any, ...], VideoCodecContext] = OrderedDict()
         self._scratch: OrderedDict[tuple[Any, ...], NDArray] = OrderedDict()
         self._filters: OrderedDict[tuple[Any, ...], PictureFilter] = OrderedDict()
@@ -149,6 +151,7 @@ class DecodeContext:
 
         made = self._loops[key] = make_setup(libav, index, spec, size, self)
         while len(self._loops) > _MAX_DECODERS:
+            self.quick_setups.clear()
             _, old = self._loops.popitem(last=False)
             if old is not None:
                 old.close()
@@ -158,6 +161,7 @@ class DecodeContext:
         """Forget the loop's decoder after an error; `for_good` leaves the stream to PyAV from now on."""
         key = _loop_key(index, spec, size)
         old = self._loops.pop(key, None)
+        self.quick_setups.clear()
         if old is not None:
             old.close()
         if for_good:
@@ -250,6 +254,7 @@ class DecodeContext:
             if loop is not None:
                 loop.close()
         self._loops.clear()
+        self.quick_setups.clear()
         self._scratch.clear()
         self._filters.clear()
         self._reformatters.clear()

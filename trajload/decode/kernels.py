@@ -23,6 +23,7 @@ from trajload.decode.vectors import (
     mix_columns,
     mix_rows,
 )
+from trajload.jit import loaded_quickly
 from trajload.types import NDArray
 
 __all__ = ["deinterleave_rgb", "resize", "yuv420_to_rgb", "yuv444_to_rgb"]
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     def _compiled(function: _F) -> _F: ...
 
 else:
-    _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+
+    def _compiled(function):
+        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
+        return loaded_quickly(numba.njit(**options)(function))
 
 
 @_compiled

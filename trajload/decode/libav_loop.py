@@ -37,6 +37,7 @@ from trajload.decode.libav_symbols import (
     PACKET_PTS,
     PACKET_SIZE,
 )
+from trajload.jit import loaded_quickly
 from trajload.types import NDArray
 
 __all__ = ["BYTES", "KIND_AT", "OK", "YUV420", "YUV444", "decode_window"]
@@ -53,7 +54,10 @@ else:
     from numba import carray
     from numba.extending import intrinsic
 
-    _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+    def _compiled(function):
+        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
+        return loaded_quickly(numba.njit(**options)(function))
+
 
 # Entries of `state`.
 _SEND, _RECEIVE, _FLUSH, _UNREF, _PLANE_BUFFER = 0, 1, 2, 3, 4

@@ -13,7 +13,7 @@ from trajload.decode.plan import Blobs, VideoReads
 from trajload.decode.resize import nearest_indices
 from trajload.refs import VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
-from trajload.types import Modality, NDArray
+from trajload.types import Int64Array, Modality, NDArray
 
 if TYPE_CHECKING:
     from trajload.decode.context import DecodeContext
@@ -35,14 +35,17 @@ class LoopSetup:
     arrays: tuple[NDArray, ...]
     """From the colour coefficients to the last scratch buffer."""
 
-    def decode(self, reads: VideoReads, source: Blobs, out: NDArray) -> int:
-        """Write the wanted frames to their rows of `out` (T, C, H, W) uint8 and return a status of `libav_loop`."""
+    def decode(self, reads: VideoReads, bases_R: Int64Array, out: NDArray) -> int:
+        """Write the wanted frames to their rows of `out` (T, C, H, W) uint8 and return a status of `libav_loop`.
+
+        `bases_R` says where in memory the bytes of each range stand.
+        """
         from trajload.decode import libav_loop
 
         return libav_loop.decode_window(  # type: ignore[call-arg]
             self.state,
             self.expected,
-            source.addresses(),
+            bases_R,
             reads.ranges_R2,
             reads.packets_P4,
             reads.segments_S3,
@@ -50,6 +53,24 @@ class LoopSetup:
             *self.arrays,
             out,
         )
+
+    def run(
+        self,
+        context: DecodeContext,
+        index: VideoIndex,
+        spec: StreamSpec,
+        size: tuple[int, ...],
+        reads: VideoReads,
+        bases_R: Int64Array,
+        out: NDArray,
+    ) -> bool:
+        """Do what `decode` does and return whether it went well; `context`, which keeps this, drops it where it may not go on."""
+        from trajload.decode import libav_loop
+
+        status = self.decode(reads, bases_R, out if out.dtype == np.uint8 else out.view(np.uint8))
+        if status not in (libav_loop.OK, libav_loop.IS_UNFIT):
+            context.drop_loop(index, spec, size, for_good=status == libav_loop.BAD_PLANE)
+        return status == libav_loop.OK
 
     def close(self) -> None:
         self.decoder.close()
@@ -63,20 +84,9 @@ def decode_with_loop(
     `out` may be half written then. A stream at which the loop fails where PyAV does not is still decoded right, at
     twice the cost; one whose frames have another shape than the loop can read is left to PyAV for good.
     """
-    from trajload.decode import libav_loop
-
-    index = track.index
     size = out.shape[2:]
-    setup = context.loop_setup(index, spec, size)
-    if setup is None:
-        return False
-    rows_out = out if out.dtype == np.uint8 else out.view(np.uint8)
-    status = setup.decode(reads, source, rows_out)
-    if status == libav_loop.OK:
-        return True
-    if status != libav_loop.IS_UNFIT:
-        context.drop_loop(index, spec, size, for_good=status == libav_loop.BAD_PLANE)
-    return False
+    setup = context.loop_setup(track.index, spec, size)
+    return setup is not None and setup.run(context, track.index, spec, size, reads, source.addresses(), out)
 
 
 def _kind(index: VideoIndex, spec: StreamSpec) -> str | None:

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from numba import types
 
+from trajload.jit import loaded_quickly
 from trajload.types import NDArray
 
 __all__ = ["BAD_FRAME", "BAD_ROW", "BAD_TABLE", "IS_DISORDERED", "OK", "plan_window"]
@@ -25,16 +26,22 @@ if TYPE_CHECKING:
     def _compiled_once(function: Any) -> Any: ...
 
 else:
-    _options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-    _compiled = numba.njit(**_options)
     # Tables of different sources are read-only or not, aligned or not: one signature takes them all.
     _numbers = types.Array(types.int64, 1, "C", readonly=True, aligned=False)
     _flags = types.Array(types.boolean, 1, "C", readonly=True, aligned=False)
     _matrix = types.Array(types.int64, 2, "C")
     _result = types.Tuple((types.int64, *[_matrix] * 5))
-    _compiled_once = numba.njit(
-        _result(*[_numbers] * 5, _flags, *[_numbers] * 2, *[types.int64] * 3, types.boolean), **_options
-    )
+    _signature = _result(*[_numbers] * 5, _flags, *[_numbers] * 2, *[types.int64] * 3, types.boolean)
+
+    def _compiled(function):
+        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
+        return loaded_quickly(numba.njit(**options)(function))
+
+    def _compiled_once(function):
+        made = _compiled(function)
+        made.compile(_signature)
+        made.disable_compile()
+        return made
 
 
 @_compiled

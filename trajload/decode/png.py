@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numba
 import numpy as np
 
+from trajload.jit import loaded_quickly
 from trajload.types import NDArray
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     def _compiled(function: _F) -> _F: ...
 
 else:
-    _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+
+    def _compiled(function):
+        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
+        return loaded_quickly(numba.njit(**options)(function))
+
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # (colour type, bit depth) -> channels

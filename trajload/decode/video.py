@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from trajload.decode.context import DecodeContext, Engine
+from trajload.decode.context import DecodeContext
 from trajload.decode.libav_video import decode_with_loop
 from trajload.decode.plan import Blobs, VideoReads, check_rows, plan_video
 from trajload.errors import DecodeError, ShardCorruptError
@@ -28,6 +28,7 @@ __all__ = [
     "decode_frames",
     "decode_segment",
     "decode_video",
+    "decode_with_pyav",
     "fill_repeats",
     "iter_frames",
     "iter_planned",
@@ -70,16 +71,23 @@ def _decode_on_cpu(
     track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray, *, spec: StreamSpec, context: DecodeContext
 ) -> None:
     """Write each frame of `reads` to its row of `out`."""
-    engine: Engine = "libav"
-    if not decode_with_loop(track, reads, source, out, spec=spec, context=context):
-        from trajload.decode.pixels import check_picture, write_picture
+    if decode_with_loop(track, reads, source, out, spec=spec, context=context):
+        context.windows_by_engine["libav"] += 1
+    else:
+        decode_with_pyav(track, reads, source, out, spec=spec, context=context)
 
-        check_picture(track.index, spec)
-        engine = "pyav"
-        row_of = reads.first_of_frame
-        for frame_number, frame in _iter_on_cpu(track, reads, source, context):
-            write_picture(frame, out[row_of[frame_number]], track.index, spec, context)
-    context.windows_by_engine[engine] += 1
+
+def decode_with_pyav(
+    track: VideoTrack, reads: VideoReads, source: Blobs, out: NDArray, *, spec: StreamSpec, context: DecodeContext
+) -> None:
+    """Write each frame of `reads` to its row of `out`, without the compiled loop."""
+    from trajload.decode.pixels import check_picture, write_picture
+
+    check_picture(track.index, spec)
+    row_of = reads.first_of_frame
+    for frame_number, frame in _iter_on_cpu(track, reads, source, context):
+        write_picture(frame, out[row_of[frame_number]], track.index, spec, context)
+    context.windows_by_engine["pyav"] += 1
 
 
 def fill_repeats(track: VideoTrack, reads: VideoReads, rows: Int64Array, out: Any) -> None:

@@ -259,7 +259,7 @@ class CursorSampler(StepSampler):
         engine = self._loader._engine
         for train_step in range(*self.pass_steps):
             rows = engine.split.rows(train_step)
-            own = (rows.start, rows.stop) if engine.load_table is not None else None
+            own = None if engine.split.is_even else (rows.start, rows.stop)
             yield StepRequest(train_step, engine.quarantine.to_json(), own)
 
 

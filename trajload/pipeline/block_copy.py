@@ -10,6 +10,7 @@ import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
+from trajload.jit import loaded_quickly
 from trajload.types import NDArray
 
 __all__ = ["copy_windows"]
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 else:
     from numba.extending import intrinsic
 
-    _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+    def _compiled(function):
+        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
+        return loaded_quickly(numba.njit(**options)(function))
+
 
 _BYTE, _I64 = ir.IntType(8), ir.IntType(64)
 _VECTOR_BYTES = 32

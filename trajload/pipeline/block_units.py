@@ -35,6 +35,7 @@ _MIN_HORIZON, _MAX_HORIZON = 64, 512
 _HORIZON_LANES = 16
 """A horizon is so many times as long as a row has lanes: where all lanes begin at once, at the start of an epoch, that work
 is then spread so thin that it is hardly felt."""
+_PACE_EVERY = 4
 _MAX_PACE = 3.0
 """Blocks ahead decoded in a train_step, as a multiple of what a train_step uses up."""
 _AHEAD_PER_JOB = 8
@@ -102,6 +103,7 @@ class BlockUnits:
         self._horizon = min(max(_MIN_HORIZON, _HORIZON_LANES * budget.lanes_per_row), _MAX_HORIZON)
         num_lanes = builder.num_rows * budget.lanes_per_row
         self._spare_bytes = (_MIN_SPARE + num_lanes // _SPARE_PART) * budget.block_bytes
+        self._pace = 0.0
         self._owed = 0.0
         """Blocks ahead to be decoded before more rows are copied."""
         patience = _PATIENCE * self._horizon * self._num_rows
@@ -143,8 +145,9 @@ class BlockUnits:
                 self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
             if self._ahead >= self._horizon:
-                pace = min(self._pace(), _MAX_PACE * steps.used_up)
-                self._owed = min(self._owed, 1.0) + pace
+                if job.train_step % _PACE_EVERY == 0:
+                    self._pace = self._find_pace()
+                self._owed = min(self._owed, 1.0) + min(self._pace, _MAX_PACE * steps.used_up)
             self._to_read.notify()
             self._changed.notify_all()
 
@@ -156,7 +159,7 @@ class BlockUnits:
         while self._next_seen < last and not self._is_stopped:
             self._look_at(self._next_seen)
 
-    def _pace(self) -> float:
+    def _find_pace(self) -> float:
         """Return how many blocks must be decoded each train_step so that none of those ahead comes late."""
         pace, rows = 0.0, self._num_rows
         uses = sorted(block.uses[0] for block in self._pool.wanted.values())

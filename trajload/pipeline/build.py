@@ -18,7 +18,7 @@ from trajload.collate.slots import BatchSlots, SlotPlan
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
 from trajload.decode.devices import VideoDevices
-from trajload.errors import StageFailedError, TrajloadError, at
+from trajload.errors import StageFailedError, TrajloadError, at, described
 from trajload.pipeline.config import OnError, StreamChoice, check_rows
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
@@ -261,8 +261,7 @@ class BatchBuilder:
         try:
             if work is None:
                 work = self.read_row(job, b, choices)
-            with self.stats.timed("decode"):
-                source.decode(work, job.train_step, context, slots, row)
+            source.decode(work, job.train_step, context, slots, row)
         except TrajloadError:
             raise
         except Exception as err:
@@ -272,7 +271,7 @@ class BatchBuilder:
                 window_id=int(job.window_id_B[b]),
                 train_step=job.train_step,
             ):
-                raise StageFailedError(f"building a window failed with {type(err).__name__}: {err}") from err
+                raise StageFailedError(f"building a window failed with {described(err)}") from err
 
     # ---- finish ----
 

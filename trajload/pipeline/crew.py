@@ -255,8 +255,8 @@ class Crew:
             if seat.start_deaths >= MAX_START_DEATHS or how.startswith("exit code"):
                 self.fail(
                     StageFailedError(
-                        f"worker process {seat.number} (pid {process.pid}) ended while it started: {how}. Its own words, if any, are on "
-                        "stderr. Use workers='threads' to find out more."
+                        f"worker process {seat.number} (pid {process.pid}) ended while it started{_times(seat.start_deaths)}: {how}. "
+                        "Its own words, if any, are on stderr. Use workers='threads' to find out more."
                     )
                 )
                 return
@@ -365,3 +365,7 @@ class Crew:
     @property
     def wake_fd(self) -> int:
         return self._wake
+
+
+def _times(number: int) -> str:
+    return f", {number} times in a row" if number > 1 else ""

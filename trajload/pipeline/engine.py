@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from trajload.augment.contract import Transform
-from trajload.costs.table import CostTable
 from trajload.decode.devices import DecodeMode, video_devices
 from trajload.errors import ConfigError
 from trajload.pipeline import config as settings
@@ -20,7 +19,7 @@ from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
-from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_table, window_costs
+from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_tables, tables_digest, window_costs
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.to_device import DeviceAhead, check_device
@@ -33,6 +32,7 @@ from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, Window
+from trajload.types import Int64Array
 from trajload.world import World
 
 __all__ = ["Engine"]
@@ -77,13 +77,17 @@ class Engine:
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
         self.quarantine, self.stats = Quarantine(most), StageStats()
-        self.load_table = load_table(load_weights)
-        costs = None
+        tables = load_tables(load_weights, list(dataset.sources) if isinstance(dataset, Mixture) else None)
+        self.cost_table_digest = tables_digest(tables)
+        """Of the load weights, None without."""
+        costs: list[Int64Array] | None = None
         if isinstance(dataset, Mixture):
-            _check_whole(dataset, episodes, num_epochs, self.load_table)
+            _check_whole(dataset, episodes, num_epochs)
             mixed = mix(dataset, window=window, streams=streams, order=order, seed=seed, transforms=transforms)
             self.window = window
             sources = self._join(dataset, mixed, global_batch_size, seed, on_error)
+            if tables is not None:
+                costs = [window_costs(tables[s.name], s.dataset, s.choices) for s in mixed]
         else:
             self.window = settings.check_window(window)
             self.streams = settings.choose_streams(dataset, streams, self.window)
@@ -91,13 +95,14 @@ class Engine:
             self.sampler = sampler = Sampler(
                 table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
             )  # fmt: skip
-            costs = window_costs(self.load_table, dataset, self.streams)
+            if tables is not None:
+                costs = [window_costs(tables[""], dataset, self.streams)]
             chain = settings.make_transforms(transforms, self.streams, sampler.seed)
             sources = [SourceRows(dataset, self.window, self.streams, sampler, self.stats, chain)]
             decides = {**sampler.config_json(), **chosen}
             self.config = settings.config_json(self.streams, self.window, decides, on_error, chain)
             self.manifests = [(0, dataset.digest)]
-        self.split = RankSplit(self.sampler, world, None if costs is None else [costs])
+        self.split = RankSplit(self.sampler, world, costs)
         rows_at = None if self.split.is_even else self.split.rows
         self.builder = BatchBuilder(
             sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, rows_at
@@ -173,9 +178,8 @@ class Engine:
         stop, planner = self.sampler.num_train_steps, None
         if self.pool.num_bytes:
             # Rows are so cheap then that writing their keys one by one would be felt.
-            gather = self.gather or make_gather(self.builder, keys_alone=True)
             planner = BlockUnits(
-                self.builder, self.pool, gather, start=train_step, stop=stop, num_decoders=self.num_workers
+                self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
             )
         return Prefetcher(
             self.builder,
@@ -215,11 +219,6 @@ class Engine:
         """Threads and read-ahead, as a state tells of them."""
         return {"num_workers": self.num_workers, "prefetch": self.depth}
 
-    @property
-    def cost_table_digest(self) -> str | None:
-        """Digest of the load weights, None without."""
-        return None if self.load_table is None else self.load_table.digest
-
     def has(self, train_step: int) -> bool:
         """Return whether the run goes on to `train_step`."""
         stop = self.sampler.num_train_steps
@@ -249,9 +248,7 @@ class Engine:
         }
 
 
-def _check_whole(
-    mixture: Mixture, episodes: EpisodeChoice, num_epochs: int | None, load_table: CostTable | None
-) -> None:
+def _check_whole(mixture: Mixture, episodes: EpisodeChoice, num_epochs: int | None) -> None:
     """Refuse what is meant for one dataset."""
     if episodes is not None:
         raise ConfigError(
@@ -262,8 +259,4 @@ def _check_whole(
         raise ConfigError(
             f"num_epochs={num_epochs!r} does not go with a mixture: its {len(mixture)} sources end their epochs at different "
             "train_steps. Leave it out, and count train_steps: itertools.islice(loader, num_train_steps)."
-        )
-    if load_table is not None:
-        raise ConfigError(
-            "load_weights= does not go with a mixture: a cost table is of one dataset. Leave it out; ranks are of even size."
         )

@@ -97,15 +97,12 @@ def _needs_arrays(builder: BatchBuilder, key: str) -> bool:
     return builder.layout[key].is_ragged or builder.layout[key].has_age
 
 
-def make_gather(
-    builder: BatchBuilder, resident_bytes: int | None = None, *, keys_alone: bool = False
-) -> GatherPart | None:
-    """Return the gather of a loader, or None where it would do nothing.
+def make_gather(builder: BatchBuilder, resident_bytes: int | None = None) -> GatherPart | None:
+    """Return the gather of a loader, or None where it cannot be used. Where all streams are left to the rows, it writes keys.
 
     Args:
         builder: Whose batches are gathered.
         resident_bytes: Budget of streams that must be kept decoded; None decides.
-        keys_alone: Whether writing keys is worth a gather, where no stream can be gathered.
     """
     # Transforms take a window on its way: it is decoded beside the batch, not into it.
     if any(source.transforms is not None for source in builder.sources):
@@ -116,7 +113,7 @@ def make_gather(
         part, used_bytes = _source_gather(builder, source, budget)
         budget -= used_bytes
         parts.append(part)
-    return GatherPart(builder, parts) if keys_alone or any(part.table.choices for part in parts) else None
+    return GatherPart(builder, parts)
 
 
 class GatherPart:
@@ -220,7 +217,7 @@ def _gather(part: _SourceGather, job: Job, row_G: Int64Array) -> bool:
     if state != READY and state != BAD:
         table.fill(memory, job.episode_B[row_G])
         state = readiness(row_G, job.episode_B, memory.address_SE, memory.clock_E3)
-    if state != READY:
+    if state != READY or not table.is_unchanged(memory, job.episode_B[row_G]):
         return False
     target_S3 = np.array([[slots.address(key) for key in keys] for keys in part.keys], dtype=np.int64)
     target_K = np.array([slots.address(key) for key in _KEYS], dtype=np.int64)

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numba.core import cgutils, types
 
+from trajload.jit import loaded_quickly
 from trajload.types import Int8Array, Int64Array, NDArray
 
 __all__ = ["BAD", "META", "MISSING", "READY", "UNKNOWN", "gather_streams", "readiness", "write_keys"]
@@ -36,7 +37,9 @@ else:
     from numba import carray
     from numba.extending import intrinsic
 
-    _compiled = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
+    def _compiled(function):
+        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
+        return loaded_quickly(numba.njit(**options)(function))
 
 
 @intrinsic

@@ -82,7 +82,11 @@ class Memory:
         self.clock_E3: Int64Array = np.zeros((num_episodes, 3), dtype=np.int64)
         """num, den and start_ns of uniform clocks; num 0 = not uniform, -1 = not looked at."""
         self.clock_E3[:, 0] = -1
-        self.maps: dict[str, MappedFile] = {}
+        self.files: list[MappedFile] = []
+        self.number_of: dict[str, int] = {}
+        """Of each file in `files`."""
+        self.file_E: NDArray = np.full(num_episodes, -1, dtype=np.int32)
+        """Of the file in `files` that holds the mapped arrays of an episode; -1 where none is mapped."""
         self.kept: list[NDArray] = []
         self.columns: dict[tuple[int, int], ArrayColumns] = {}
         """By stream and first episode."""
@@ -152,6 +156,12 @@ class GatherTable:
                         address = BAD  # the plain path meets it too, and says what and where
                     memory.address_SE[s, episode] = address
 
+    def is_unchanged(self, memory: Memory, episode_G: Int64Array) -> bool:
+        """Return whether the mapped files of these episodes are as they were when their arrays were checked."""
+        if len(memory.files) == 1:
+            return memory.files[0].is_unchanged
+        return all(memory.files[i].is_unchanged for i in np.unique(memory.file_E[episode_G]).tolist() if i >= 0)
+
     # ---- step clocks ----
 
     def _look_up_clock(self, memory: Memory, episode: int) -> None:
@@ -179,7 +189,7 @@ class GatherTable:
                     return MISSING
                 if columns.kind_R[i] == RAW:
                     place = (columns.file, int(columns.offset_R[i]), int(columns.num_rows_R[i]))
-                    return self._map(memory, s, *place, int(columns.checksum_R[i]))
+                    return self._map(memory, s, episode, *place, int(columns.checksum_R[i]))
         choice = self.choices[s]
         track = self.dataset.track(episode, choice.name)
         if track is None or track.num_rows == 0:
@@ -189,7 +199,7 @@ class GatherTable:
         if self._is_mapped[s]:
             if not isinstance(track, ArrayTrack) or track.dtype != np.dtype(choice.spec.dtype):
                 return BAD
-            return self._map(memory, s, track.file, track.offset, track.num_rows, track.checksum)
+            return self._map(memory, s, episode, track.file, track.offset, track.num_rows, track.checksum)
         # Only rows that stand at steps can be asked for.
         rows_N = np.arange(int(self.num_steps_E[episode]), dtype=np.int64)
         out = np.empty((len(rows_N), *choice.spec.shape), dtype=choice.spec.dtype)
@@ -213,14 +223,21 @@ class GatherTable:
             memory.columns_SE[s, first : first + len(found.kind_R)] = first + 1
         return found
 
-    def _map(self, memory: Memory, s: int, file: str, offset: int, num_rows: int, checksum: int | None) -> int:
+    def _map(
+        self, memory: Memory, s: int, episode: int, file: str, offset: int, num_rows: int, checksum: int | None
+    ) -> int:
         """Return the address of a raw array in its mapped file, once its bytes are known to be right."""
         store = self.dataset.store
         assert isinstance(store, LocalStore)
         num_bytes = num_rows * row_bytes(self.choices[s])
-        mapped = memory.maps.get(file)
-        if mapped is None:
-            mapped = memory.maps[file] = MappedFile(Path(store.root, check_inside(file)))
+        number = memory.number_of.get(file, -1)
+        if number < 0:
+            memory.files.append(MappedFile(Path(store.root, check_inside(file))))
+            number = memory.number_of[file] = len(memory.files) - 1
+        mapped = memory.files[number]
+        if memory.file_E[episode] not in (-1, number):
+            raise ShardCorruptError(f"arrays of one episode stand in {file!r} and another file.")
+        memory.file_E[episode] = number
         if offset + num_bytes > mapped.num_bytes:
             raise ShardCorruptError(f"file {file!r} ends before the array at byte {offset} does.")
         # Read, not taken from the mapping: a file that was cut meanwhile is an error here, and a signal there.

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trajload.errors import ConfigError, StageFailedError, TrajloadError
+from trajload.errors import ConfigError, StageFailedError, TrajloadError, described
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
@@ -247,5 +247,5 @@ def _as_trajload(err: BaseException) -> TrajloadError:
     if isinstance(err, TrajloadError):
         return type(err)(err.message, at=err.at)  # a fresh one: the original is its cause, with the thread's traceback
     return StageFailedError(
-        f"a pipeline thread died of {type(err).__name__}: {err}. This is a bug in trajload or in a source; please report it."
+        f"a pipeline thread died of {described(err)}. This is a bug in trajload or in a source; please report it."
     )

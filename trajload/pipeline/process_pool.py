@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from trajload.collate.slots import BatchSlots
-from trajload.errors import ConfigError, StageFailedError
+from trajload.errors import ConfigError, StageFailedError, described
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.crew import Crew
 from trajload.pipeline.job import Job
@@ -215,7 +215,7 @@ def _watch(crew: Crew) -> None:
                     crew.on_hang(seat, process, stacks)
         except Exception as err:
             with crew.changed:
-                failed = StageFailedError(f"watching worker processes failed with {type(err).__name__}: {err}")
+                failed = StageFailedError(f"watching worker processes failed with {described(err)}")
                 failed.__cause__ = err
                 crew.fail(failed)
 

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,9 +21,10 @@ from trajload.sources.base import Dataset
 from trajload.types import Int64Array
 from trajload.world import World
 
-__all__ = ["LoadWeights", "RankSplit", "window_costs"]
+__all__ = ["LoadWeights", "RankSplit", "load_tables", "tables_digest", "window_costs"]
 
-LoadWeights = CostTable | str | os.PathLike[str] | None
+_Table: TypeAlias = "CostTable | str | os.PathLike[str]"
+LoadWeights: TypeAlias = "_Table | Mapping[str, _Table] | None"
 _MEMORY = 64
 """Train_steps whose rows are kept: a batch is asked about when it is opened and again when it is planned ahead."""
 
@@ -71,15 +74,47 @@ class RankSplit:
         return found
 
 
-def window_costs(load_weights: LoadWeights, dataset: Dataset, choices: Sequence[StreamChoice]) -> Int64Array | None:
-    """Return what a window of each episode costs, (E,), or None without a table.
+def load_tables(load_weights: LoadWeights, sources: Sequence[str] | None) -> dict[str, CostTable] | None:
+    """Return the table of each source, read from files where paths are given; None without any.
+
+    Args:
+        load_weights: A table for one dataset; source → table for a mixture.
+        sources: Names of a mixture's sources, None for one dataset, whose table gets the name "".
 
     Raises:
-        ConfigError: No cost table, or one of other data, or one without any of the streams of the batch.
+        ConfigError: No table, one table for a mixture, or tables that are not those of the sources.
     """
-    table = load_table(load_weights)
-    if table is None:
+    if load_weights is None:
         return None
+    if sources is None:
+        return {"": _load_table(load_weights)}
+    names = ", ".join(map(repr, sources))
+    if not isinstance(load_weights, Mapping):
+        raise ConfigError(
+            f"load_weights={load_weights!r} is one table: expected one for each source of the mixture, {names}."
+        )
+    if set(load_weights) != set(sources):
+        raise ConfigError(
+            f"load_weights are of {', '.join(map(repr, load_weights)) or 'nothing'}: expected a table for each of {names}."
+        )
+    return {name: _load_table(load_weights[name]) for name in sources}
+
+
+def tables_digest(tables: Mapping[str, CostTable] | None) -> str | None:
+    """Return what a state records of the tables: the table's digest, or one of all of a mixture's; None without."""
+    if tables is None:
+        return None
+    if set(tables) == {""}:
+        return tables[""].digest
+    return hashlib.sha256("".join(f"{name}\0{tables[name].digest}\0" for name in sorted(tables)).encode()).hexdigest()
+
+
+def window_costs(table: CostTable, dataset: Dataset, choices: Sequence[StreamChoice]) -> Int64Array:
+    """Return what a window of each episode costs, (E,).
+
+    Raises:
+        ConfigError: A table of other data, or one without any of the streams of the batch.
+    """
     if table.dataset_digest != dataset.digest:
         raise ConfigError(
             f"load_weights belong to other data: got a table of digest {table.dataset_digest[:12]}…, dataset {dataset.name!r} "
@@ -98,10 +133,9 @@ def window_costs(load_weights: LoadWeights, dataset: Dataset, choices: Sequence[
     return table.window_ns(num_rows)
 
 
-def load_table(load_weights: LoadWeights) -> CostTable | None:
-    """Return the table, read from a file where a path is given."""
-    if load_weights is None or isinstance(load_weights, CostTable):
-        return load_weights
-    if isinstance(load_weights, (str, os.PathLike)):
-        return CostTable.load(load_weights)
-    raise ConfigError(f"load_weights={load_weights!r} is unusable: expected a tl.CostTable or the path of one.")
+def _load_table(table: Any) -> CostTable:
+    if isinstance(table, CostTable):
+        return table
+    if isinstance(table, (str, os.PathLike)):
+        return CostTable.load(table)
+    raise ConfigError(f"load_weights={table!r} is unusable: expected a tl.CostTable or the path of one.")

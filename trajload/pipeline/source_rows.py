@@ -8,6 +8,7 @@ A batch of one dataset is made by one of these, a batch of a mixture by one for 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +20,11 @@ from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots
 from trajload.collate.stream_slots import StreamSlots
 from trajload.decode import DecodeContext, plan_reads
-from trajload.errors import at
+from trajload.errors import TrajloadError, at, locate
 from trajload.pipeline.config import StreamChoice, stream_layout
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import substitute_id
+from trajload.pipeline.quick_tracks import QuickTracks
 from trajload.pipeline.rowplan import RowPlanner
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.write import StreamWork, write_stream
@@ -76,11 +78,13 @@ class SourceRows:
         self.layout = stream_layout((*choices, *absent))
         """Of decoded windows, before transforms."""
         self.text = {c.key: c.spec.dtype for c in (*choices, *absent) if c.spec.is_text}
+        self._quick = QuickTracks()
         self._row_pool = TensorPool(max_free=_MAX_FREE_ROWS)
 
     def clear(self) -> None:
         """Forget memory that is not in use."""
         self._row_pool.clear()
+        self._quick.clear()
 
     # ---- read ----
 
@@ -93,29 +97,47 @@ class SourceRows:
         choices: Sequence[StreamChoice] | None = None,
     ) -> RowWork:
         """Plan the window and fetch its bytes; of some streams only, where `choices` says so."""
-        num_steps = int(self.dataset.num_steps_E[episode])
-        with at(dataset=self.name, episode=episode, window_id=window_id, train_step=train_step):
-            with self.stats.timed("plan"):
-                steps_T, is_pad_T = stepwise_rows(start, num_steps, self.window)
+        begin = time.perf_counter()
+        read_s, num_bytes = 0.0, 0
+        name = shard = None
+        try:
+            steps_T, is_pad_T = stepwise_rows(start, int(self.dataset.num_steps_E[episode]), self.window)
             works = []
             for choice in self.choices if choices is None else choices:
-                with at(stream=choice.name, steps=self.steps_of(start), shard=None):
-                    works.append(self.read_stream(choice, episode, start, (steps_T, is_pad_T)))
-            return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
+                name = choice.name
+                works.append(self._plan_stream(choice, episode, start, (steps_T, is_pad_T)))
+            begin_read = time.perf_counter()
+            for work in works:
+                name, shard = work.choice.name, None if work.track is None else work.track.file
+                for where in work.ranges:
+                    num_bytes += where.size
+                    work.blobs.append(self.dataset.store.read(where))
+            read_s = time.perf_counter() - begin_read
+        except TrajloadError as err:
+            known = {"dataset": self.name, "episode": episode, "window_id": window_id, "train_step": train_step}
+            locate(err, **known, stream=name, shard=shard, steps=None if name is None else self.steps_of(start))
+            raise
+        plan_s = time.perf_counter() - begin - read_s
+        self.stats.merge({"plan": plan_s, "read": read_s}, {"bytes_read": num_bytes})
+        return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
 
-    def read_stream(
+    def _plan_stream(
         self, choice: StreamChoice, episode: int, anchor: int, own: tuple[Int64Array, BoolArray]
     ) -> StreamWork:
-        """Plan one stream of the window at `anchor`, and fetch its bytes; `own` as for `RowPlanner.plan`."""
-        with self.stats.timed("plan"):
+        """Plan one stream of the window at `anchor`; `own` as for `RowPlanner.plan`."""
+        quick = self._quick.get(episode, choice.key)
+        if quick is None:
             track = self.dataset.track(episode, choice.name)
             if track is None or track.num_rows == 0:
                 return StreamWork(choice, None, None, [], [])
-            planned = self.planner.plan(choice, track, episode, anchor, own)
-            ranges = plan_reads(track, planned.rows) if len(planned.rows) else []
-        with self.stats.timed("read"), at(shard=track.file):
-            blobs = [self.fetch(where) for where in ranges]
-        return StreamWork(choice, track, planned, ranges, blobs)
+            quick = self._quick.put(episode, choice.key, track)
+        else:
+            track = quick.track
+        planned = self.planner.plan(choice, track, episode, anchor, own)
+        ranges: list[ByteRange] = []
+        if len(planned.rows):
+            ranges = plan_reads(track, planned.rows) if quick is None else quick.plan(planned.rows)
+        return StreamWork(choice, track, planned, ranges, [], quick)
 
     def steps_of(self, anchor: int) -> tuple[int, int]:
         """Return the half-open range of steps that the window at `anchor` spans, for messages."""
@@ -131,14 +153,19 @@ class SourceRows:
 
     def decode(self, work: RowWork, train_step: int, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         """Decode a window that was read into `row` of `slots`."""
-        frames = 0
-        key = functools.partial(self.dataset.episode_key, work.episode)
-        with at(dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step):
+        begin = time.perf_counter()
+        frames, stream = 0, None
+        try:
             for stream in work.streams:
+                frames += write_stream(slots, row, stream, self.window.pad, self.dataset.store, context)
+        except TrajloadError as err:
+            if stream is not None:
                 shard = stream.track.file if stream.track else None
-                with at(stream=stream.choice.name, steps=self.steps_of(work.start), shard=shard):
-                    frames += write_stream(slots, row, stream, self.window.pad, self.dataset.store, context)
-        self.stats.count(frames=frames, windows=1)
+                locate(err, stream=stream.choice.name, steps=self.steps_of(work.start), shard=shard)
+            key = functools.partial(self.dataset.episode_key, work.episode)
+            locate(err, dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step)
+            raise
+        self.stats.merge({"decode": time.perf_counter() - begin}, {"frames": frames, "windows": 1})
 
     # ---- what does not come from streams ----
 

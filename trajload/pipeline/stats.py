@@ -78,11 +78,12 @@ class StageStats:
         return seconds, counts
 
     def merge(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
-        """Add what `take` gave elsewhere."""
+        """Add what `take` gave elsewhere, or what one piece of work cost."""
         with self._lock:
             for stage, spent in seconds.items():
                 self._seconds[stage] = self._seconds.get(stage, 0.0) + spent
-        self.count(**counts)
+            for name, amount in counts.items():
+                self._counts[name] = self._counts.get(name, 0) + amount
 
     def level(self, name: str, amount: int) -> None:
         """Set `<name>_used_bytes`, and raise `<name>_peak_bytes` to it where that is lower."""

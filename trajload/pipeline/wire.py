@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trajload import errors
-from trajload.errors import Locus, StageFailedError, TrajloadError
+from trajload.errors import Locus, StageFailedError, TrajloadError, described
 
 __all__ = ["Channel", "FrameReader", "RemoteTraceback", "pack_error", "unpack_error", "unpickled_file"]
 
@@ -127,7 +127,7 @@ def pack_error(err: BaseException) -> tuple[str, str, dict[str, Any], str]:
     """Return an error as plain values: class, message, location, traceback."""
     text = "".join(traceback.format_exception(type(err), err, err.__traceback__))
     if not isinstance(err, TrajloadError):
-        message = f"a worker process failed with {type(err).__name__}: {err}. This is a bug in trajload or in a source; please report it."
+        message = f"a worker process failed with {described(err)}. This is a bug in trajload or in a source; please report it."
         return StageFailedError.__name__, message, {}, text
     own = next(c.__name__ for c in type(err).__mro__ if c.__module__ == errors.__name__)
     return own, err.message, asdict(err.at), text

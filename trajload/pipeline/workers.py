@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trajload.errors import ConfigError
+from trajload.errors import ConfigError, described
 
 if TYPE_CHECKING:
     from trajload.collate.batch import Batch
@@ -205,7 +205,7 @@ def pack_engine(engine: Engine, num_processes: int) -> bytes:
         raise
     except Exception as err:
         raise ConfigError(
-            f"the loader cannot be sent to worker processes: {type(err).__name__}: {err}. "
+            f"the loader cannot be sent to worker processes: {described(err)}. "
             "Lambdas, local functions and open files cannot; define transforms in a module, or use workers='threads'."
         ) from err
     return file.getvalue()

@@ -12,6 +12,7 @@ from trajload.align.clocked import mix_rows
 from trajload.align.rows import rows_to_zero
 from trajload.collate.stream_slots import StreamSlots
 from trajload.decode import DecodeContext, decode_rows, read_text, row_shape
+from trajload.decode.quick_video import QuickVideo
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.rowplan import StreamRows
 from trajload.refs import ByteRange, Track
@@ -33,6 +34,8 @@ class StreamWork:
     ranges: list[ByteRange]
     blobs: list[bytes]
     """Of each of `ranges`."""
+    quick: QuickVideo | None = None
+    """The track once more, of video that can go the short way."""
 
 
 def write_stream(
@@ -52,6 +55,9 @@ def write_stream(
         return 0
 
     def decode(out: NDArray) -> NDArray:
+        quick = work.quick
+        if quick is not None and quick.decode(rows, work.ranges, work.blobs, out, spec, context):
+            return out
         decode_rows(
             track, rows, work.blobs, out, spec=spec, request=request, store=store, context=context, plan=work.ranges
         )

@@ -278,12 +278,13 @@ class MixtureSampler:
             "num_windows": self.num_windows,
             "sources": {
                 part.name: {
+                    "place": place,  # of its rows; what is the same in another order may come back sorted from JSON
                     "weight": weight_json(part.weight),
                     "order": part.order.to_json(),
                     "num_windows": sampler.num_windows,
                     "window": part.table.window.to_json(),
                 }
-                for part, sampler in zip(self._parts, self.samplers, strict=True)
+                for place, (part, sampler) in enumerate(zip(self._parts, self.samplers, strict=True))
             },
         }
 

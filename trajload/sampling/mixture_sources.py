@@ -61,6 +61,11 @@ class Source:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if not isinstance(self.rename, Mapping):
             raise ConfigError(f"Source(rename={self.rename!r}) is unusable: expected own stream name → batch key.")
+        for own, key in self.rename.items():
+            if not isinstance(own, str) or not isinstance(key, str):
+                raise ConfigError(
+                    f"Source(rename={{{own!r}: {key!r}}}) is unusable: expected own stream name → batch key."
+                )
         object.__setattr__(self, "rename", dict(self.rename))
 
 
@@ -145,8 +150,11 @@ def _text(weights: Mapping[str, float]) -> str:
 
 
 def _check_name(name: Any) -> str:
-    if not isinstance(name, str) or not name or len(name.encode()) > _MAX_NAME_BYTES:
-        raise ConfigError(f"source name {name!r} is unusable: expected a string of 1 to {_MAX_NAME_BYTES} bytes.")
+    is_text = isinstance(name, str) and name.isprintable()  # no half of a character, nothing that breaks a line
+    if not is_text or not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
+        raise ConfigError(
+            f"source name {name!r} is unusable: expected a string of 1 to {_MAX_NAME_BYTES} bytes that can be printed."
+        )
     return name
 
 

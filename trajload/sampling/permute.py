@@ -21,6 +21,7 @@ import numba
 import numpy as np
 
 from trajload.errors import ConfigError, WindowError
+from trajload.jit import loaded_quickly
 from trajload.types import Int64Array, UInt64Array
 
 __all__ = [
@@ -48,7 +49,7 @@ _U64 = 2**64 - 1
 def njit(func: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first call, releasing the GIL; keep machine code on disk where some folder can be written."""
     try:
-        return numba.njit(nogil=True, cache=True)(func)
+        return loaded_quickly(numba.njit(nogil=True, cache=True)(func))
     except RuntimeError:  # no folder to cache in (read-only install, no home): compile in each process instead
         return numba.njit(nogil=True)(func)
 

@@ -218,7 +218,8 @@ class Sampler:
             step_B: Added to `first`: rising, from 0 on.
         """
         epoch, offset = divmod(first, self.num_windows)
-        if epoch + len(step_B) >= 2**63:
+        last = int(step_B[-1]) + 1 if len(step_B) else 0
+        if epoch + (offset + last) // self.num_windows >= 2**63 - 1:
             raise ConfigError(f"position {first} is out of range: its epoch {epoch} passes 2**63.")
         later_B, offset_B = np.divmod(offset + step_B, self.num_windows)
         window_id_B = self._window_ids(epoch, later_B, offset_B)

@@ -47,8 +47,9 @@ def weight_phases(weights: Mapping[str, Weight]) -> tuple[WeightPhase, ...]:
         if not any(steps.values()):
             raise ConfigError(f"the weight of source {name!r} is 0 from beginning to end: leave the source out.")
     phases: list[WeightPhase] = []
+    last = [steps[0] for steps in steps_of.values()]
     for begin in sorted({step for steps in steps_of.values() for step in steps}):
-        exact = [steps[max(step for step in steps if step <= begin)] for steps in steps_of.values()]
+        exact = last = [steps.get(begin, before) for steps, before in zip(steps_of.values(), last, strict=True)]
         total = sum(exact, Fraction(0))
         if abs(total - 1) > _SUM_TOLERANCE:
             raise ConfigError(

@@ -22,17 +22,35 @@ class MappedFile:
         OSError: The file cannot be opened, is no regular file, or cannot be mapped.
     """
 
-    __slots__ = ("__weakref__", "address", "num_bytes")
+    __slots__ = ("__weakref__", "_path", "_seen", "address", "num_bytes")
 
     def __init__(self, path: PathLikeStr) -> None:
+        self._path = os.fspath(path)
         fd = open_regular_fd(path)
         try:
-            self.num_bytes = os.fstat(fd).st_size
+            found = os.fstat(fd)
+            self._seen, self.num_bytes = _identity(found), found.st_size
             self.address = _map(fd, self.num_bytes) if self.num_bytes else 0
         finally:
             os.close(fd)
         if self.address:
             weakref.finalize(self, _unmap, self.address, self.num_bytes).atexit = False
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the file still is what was mapped, as far as size and times tell.
+
+        Looked at right before memory is read: behind the end of a file that was cut the system sends SIGBUS, which ends the
+        process, and what was written over a file is seen at once.
+        """
+        try:
+            return _identity(os.stat(self._path)) == self._seen
+        except OSError:
+            return False
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _libc() -> ctypes.CDLL:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -187,6 +188,23 @@ def fail(window: Window, generator: np.random.Generator) -> Window:
     raise ZeroDivisionError("no such thing")
 
 
+def leave(window: Window, generator: np.random.Generator) -> Window:
+    sys.exit(3)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not a word")
+
+
+def mumble(window: Window, generator: np.random.Generator) -> Window:
+    raise Mute
+
+
+def interrupt(window: Window, generator: np.random.Generator) -> Window:
+    raise KeyboardInterrupt
+
+
 def refuse(window: Window, generator: np.random.Generator) -> Window:
     raise ConfigError("not today")
 
@@ -207,6 +225,8 @@ def refuse(window: Window, generator: np.random.Generator) -> Window:
         (tokenize, r"returned stream 'task' as list: expected str"),
         (fail, r"^transforms\[0\] \(.*:fail\) failed on a window: ZeroDivisionError: no such thing"),
         (refuse, r"failed on a window: not today"),
+        (leave, r":leave\) failed on a window: SystemExit: 3"),
+        (mumble, r":mumble\) failed on a window: Mute: \(its message cannot be had: RuntimeError\)"),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )
@@ -221,6 +241,12 @@ def test_first_cause_is_chained() -> None:
     with pytest.raises(StageFailedError) as caught:
         run(fail)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_interrupt_is_the_user_s() -> None:
+    """Ctrl-C while a transform runs in the calling thread is no fault of the transform."""
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupt)
 
 
 # ---- what is refused before any reading ----

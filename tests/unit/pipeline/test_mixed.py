@@ -176,6 +176,8 @@ def test_a_window_longer_than_every_episode_of_a_source_names_it(a: tl.Dataset, 
         ({"": ("p", 1)}, r"source name '' is unusable"),
         ({3: ("p", 1)}, r"source name 3 is unusable"),
         ({"n" * 65: ("p", 1)}, r"expected a string of 1 to 64 bytes"),
+        ({"half\udcff": ("p", 1)}, r"source name 'half\\udcff' is unusable: .* can be printed"),
+        ({"two\nlines": ("p", 1)}, r"source name 'two\\nlines' is unusable: .* can be printed"),
         ({"x": ("nowhere", 0.5), "y": ("nowhere", 0.6)}, r"sum to 1\.1"),
         ({"x": ("nowhere", 1)}, r"nowhere.*dataset=x"),
     ],
@@ -195,6 +197,8 @@ def test_arguments_of_a_mixture_are_checked(a: tl.Dataset) -> None:
         tl.Mixture({"x": (a, 1)}, by="windows", stretch_steps=1.5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Source\(rename='x'\) is unusable"):
         tl.Source(a, weight=1, rename="x")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Source\(rename=\{'image': 3\}\) is unusable"):
+        tl.Source(a, weight=1, rename={"image": 3})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match=r"Source\(transforms=.* is unusable: expected a list"):
         tl.Source(a, weight=1, transforms=tl.RandomFlip())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"source 'z' is unknown: the mixture has 'x'"):

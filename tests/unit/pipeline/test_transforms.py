@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,10 @@ def brighten(window: Window, generator: np.random.Generator) -> Window:
         window[name] += 1
     window["action"] += 5
     return window
+
+
+def leave(window: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    sys.exit(3)
 
 
 def explode(window: Window, generator: np.random.Generator) -> Window:
@@ -153,6 +158,16 @@ def test_failing_transform_stops_the_run_and_says_where(dataset: tl.Dataset, num
         assert where.train_step == 0 and where.window_id is not None and where.episode in ("both", "one")
         assert isinstance(caught.value.__cause__, ValueError)
         assert loader.stats()["quarantined"] == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_transform_that_exits_is_an_error_with_its_location(dataset: tl.Dataset, num_workers: int) -> None:
+    """`sys.exit` neither ends the program from within a batch nor a thread without a word about where."""
+    with loader_of(dataset, leave, num_workers=num_workers) as loader:
+        with pytest.raises(StageFailedError, match=r":leave\) failed on a window: SystemExit: 3") as caught:
+            next(iter(loader))
+        assert caught.value.at.train_step == 0
+        assert caught.value.at.window_id is not None
 
 
 def test_time_of_transforms_is_counted_apart(dataset: tl.Dataset) -> None:

@@ -204,8 +204,9 @@ def test_config_json_records_sources_weights_and_stretch() -> None:
     assert config["order"] == {"version": "mixture/1", "by": "windows", "stretch_steps": None}
     assert config["num_windows"] == 39
     assert config["sources"]["a"] == {
+        "place": 0,
         "weight": {"0": "7/10", "5": "1/4"},
-        "order": {"version": "interleaved/1", "block_windows": 16, "lanes_per_row": 4},
+        "order": {"version": "interleaved/2", "block_windows": 16, "lanes_per_row": 4},
         "num_windows": 30,
         "window": {"num_steps": 1, "stride": 1, "dilation": 1, "pad": "none"},
     }

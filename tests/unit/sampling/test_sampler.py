@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trajload.errors import ConfigError, LoaderExhaustedError
@@ -91,6 +91,8 @@ def test_global_batch_is_the_same_for_every_world_size(order: str, size: int, wo
 
 
 @given(size=st.integers(1, 2000), train_step=st.integers(0, 2**60), lengths=st.integers(2, 10**6))
+@example(size=2000, train_step=2**60, lengths=2)
+@example(size=256, train_step=2**60 - 1, lengths=2)
 @settings(max_examples=200, deadline=None)
 def test_refs_far_out_equal_exact_integer_arithmetic(size: int, train_step: int, lengths: int) -> None:
     """Positions and epochs are exact where train_step * global_batch_size passes 64 bits."""
@@ -99,8 +101,9 @@ def test_refs_far_out_equal_exact_integer_arithmetic(size: int, train_step: int,
     order = make_order("shuffled/1", num_windows=table.num_windows, seed=7)
     first = train_step * size
     if (first + size) // table.num_windows >= 2**63 - 1:
-        with pytest.raises(ConfigError, match=f"train_step={train_step} is out of range"):
+        with pytest.raises(ConfigError, match=r"is out of range: its epoch \d+ passes 2\*\*63") as caught:
             sampler.refs(train_step)
+        assert caught.value.at.train_step == train_step
         return
     rows = rows_of(sampler.refs(train_step))
     for i in {0, size // 2, size - 1}:

@@ -1,0 +1,49 @@
+"""Compiled kernels, loaded from numba's cache on disk without setting up its compiler.
+
+numba sets up its compiler (a third of a second of imports and tables) before it looks whether machine code is on disk.
+For the first batch of a process that is the largest part. The compiler is only needed, and then set up by numba itself,
+where there is something to compile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["KNOWN_VERSIONS", "loaded_quickly"]
+
+KNOWN_VERSIONS = ((0, 68),)
+"""Releases of numba whose cache was seen to load so; others load as they like to."""
+
+
+def loaded_quickly(dispatcher: Any) -> Any:
+    """Return a function made by `numba.njit(cache=True)`, before it is compiled or first called, loading as said above.
+
+    Anything unexpected leaves the loading to numba. Machine code is the same either way.
+    """
+    import numba
+
+    if tuple(numba.version_info[:2]) in KNOWN_VERSIONS:
+        cache: Any = getattr(dispatcher, "_cache", None)
+        if hasattr(cache, "_load_overload") and hasattr(cache, "_guard_against_spurious_io_errors"):
+            cache.load_overload = _Load(cache)
+    return dispatcher
+
+
+class _Load:
+    """What numba's `Cache.load_overload` does, minus `target_context.refresh()`. Called under numba's own lock."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+        self._slowly = cache.load_overload
+
+    def __call__(self, signature: Any, target_context: Any) -> Any:
+        try:
+            from numba.core import runtime
+
+            # of the set-up, all that machine code refers to: counted references
+            vars(runtime)["rtsys"].initialize(target_context)
+            with self._cache._guard_against_spurious_io_errors():
+                return self._cache._load_overload(signature, target_context)
+            return None
+        except Exception:
+            return self._slowly(signature, target_context)
