@@ -16,7 +16,7 @@ import argparse
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,17 @@ from _data import make_video_dataset
 BATCH, STEPS, SEED, THREADS = 16, 16, 7, 2
 
 
-def windows_per_s(make: Callable[[], Callable[[int], None]], count: int, seconds: float) -> float:
+def windows_per_s(workload: Any, data: Path, seconds: float, workers: int) -> float:
+    """Return the decode-only rate of a workload of `compare.py`, which calls this: all cameras of a window, two threads."""
+    if workers != THREADS:
+        raise SystemExit(f"the decode limit is measured with {THREADS} threads: got --workers {workers}.")
+    windows = Windows(
+        workload.data.root(data), workload.size, 12, workload.cameras, workload.frame_steps, workload.span
+    )
+    return rate_of(windows.decode_only, windows.num_windows, seconds)
+
+
+def rate_of(make: Callable[[], Callable[[int], None]], count: int, seconds: float) -> float:
     """Return how many of windows 0..count - 1, over and over, two threads do in a second; `make` is called in each."""
     done = [0] * THREADS
     ready = threading.Barrier(THREADS + 1)
@@ -60,18 +70,27 @@ def windows_per_s(make: Callable[[], Callable[[int], None]], count: int, seconds
 class Windows:
     """The first windows of the order, planned and read."""
 
-    def __init__(self, data: Path, size: tuple[int, int] | None, num_batches: int) -> None:
+    def __init__(
+        self,
+        data: Path,
+        size: tuple[int, int] | None,
+        num_batches: int,
+        cameras: Sequence[str] = ("cam",),
+        steps: int = STEPS,
+        span: int = STEPS,
+    ) -> None:
         import trajload as tl
         from trajload.decode import plan_reads
         from trajload.sampling.sampler import Sampler
         from trajload.sampling.windows import WindowTable
 
         self.dataset = tl.open(data / "native")
-        self.spec = self.dataset.streams["cam"]
+        self.spec = self.dataset.streams[cameras[0]]
+        self.steps, self.num_cameras = steps, len(cameras)
         self.request = tl.Image(size=size)
         self.size = size or self.spec.shape[:2]
         sampler = Sampler(
-            WindowTable(self.dataset.num_steps_E, tl.Window(num_steps=STEPS)),
+            WindowTable(self.dataset.num_steps_E, tl.Window(num_steps=span)),
             order="shuffled",
             seed=SEED,
             global_batch_size=BATCH,
@@ -80,24 +99,29 @@ class Windows:
         for step in range(num_batches):
             refs = sampler.refs(step)
             for episode, start in zip(refs.episode_B.tolist(), refs.start_B.tolist(), strict=True):
-                track = self.dataset.track(episode, "cam")
-                rows = np.arange(start, start + STEPS)
-                plan = plan_reads(track, rows)
-                self.items.append((track, rows, plan, [self.dataset.store.read(where) for where in plan]))
+                rows = np.arange(start, start + steps)
+                for camera in cameras:
+                    track = self.dataset.track(episode, camera)
+                    plan = plan_reads(track, rows)
+                    self.items.append((track, rows, plan, [self.dataset.store.read(where) for where in plan]))
+
+    @property
+    def num_windows(self) -> int:
+        return len(self.items) // self.num_cameras
 
     def decode_only(self) -> Callable[[int], None]:
         """The loop as it is, told to copy the bytes of pictures that have none."""
         from trajload.decode import DecodeContext, libav_loop
         from trajload.decode.plan import Blobs
 
-        context, nothing = DecodeContext(engine="libav"), np.empty((STEPS, 1, 0, 0), np.uint8)
+        context, nothing = DecodeContext(engine="libav"), np.empty((self.steps, 1, 0, 0), np.uint8)
 
         def work(i: int) -> None:
-            track, _, plan, blobs = self.items[i]
-            setup = context.loop_setup(track.index, self.spec, tuple(self.size))
-            setup.expected[libav_loop.KIND_AT] = libav_loop.BYTES
-            if (status := setup.decode(plan, Blobs(plan, blobs).addresses(), nothing)) != libav_loop.OK:
-                raise SystemExit(f"window {i} fails with status {status}")
+            for track, _, plan, blobs in self.items[i * self.num_cameras : (i + 1) * self.num_cameras]:
+                setup = context.loop_setup(track.index, self.spec, tuple(self.size))
+                setup.expected[libav_loop.KIND_AT] = libav_loop.BYTES
+                if (status := setup.decode(plan, Blobs(plan, blobs).addresses(), nothing)) != libav_loop.OK:
+                    raise SystemExit(f"window {i} fails with status {status}")
 
         return work
 
@@ -150,7 +174,7 @@ def case(name: str, data: Path, size: tuple[int, int] | None, seconds: float) ->
         return {"windows_per_s": loader_rate(data, size, seconds)}
     windows = Windows(data, size, num_batches=12)
     make = windows.decode_only if name == "decode_only" else windows.decode_and_convert
-    return {"windows_per_s": windows_per_s(make, len(windows.items), seconds)}
+    return {"windows_per_s": rate_of(make, windows.num_windows, seconds)}
 
 
 def main() -> None:
