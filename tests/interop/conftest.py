@@ -32,6 +32,20 @@ def helpers() -> None:
 
 
 @pytest.fixture(scope="session")
+def need() -> Callable[[str], None]:
+    """Skip where a framework is not installed; fail where CI promises it."""
+
+    def check(module: str) -> None:
+        if importlib.util.find_spec(module) is None:
+            message = f"{module} is not installed: pip install 'trajload[trainers]'"
+            if os.environ.get("CI"):
+                pytest.fail(message)
+            pytest.skip(message)
+
+    return check
+
+
+@pytest.fixture(scope="session")
 def make_loader(demo_dataset: Path) -> Callable[..., tl.Loader]:
     """Return a loader of small windows; arguments may be given otherwise."""
 

@@ -25,9 +25,9 @@ def padded(make_loader: Make) -> tl.Batch:
     return batch
 
 
-def test_tensordict_has_the_same_keys_and_tensors(padded: tl.Batch) -> None:
+def test_tensordict_has_the_same_keys_and_tensors(padded: tl.Batch, need: Callable[[str], None]) -> None:
     """Rows of it are rows of the batch, strings too."""
-    pytest.importorskip("tensordict", reason="tensordict is not installed: pip install 'trajload[trainers]'")
+    need("tensordict")
     from trajload.interop.tensordict import to_tensordict
 
     made = to_tensordict(padded)

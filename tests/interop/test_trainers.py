@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,15 +23,6 @@ Make = Callable[..., tl.Loader]
 HERE = Path(__file__).parent
 
 
-def need(module: str) -> None:
-    """Skip where a framework is not installed; fail where CI promises it."""
-    if importlib.util.find_spec(module) is None:
-        message = f"{module} is not installed: pip install 'trajload[trainers]'"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-
-
 GROUPS = {
     "torch": ("threads", "workers", "dcp"),
     "torchdata": ("stateful-0", "stateful-1", "stateful-2", "rows"),
@@ -52,7 +41,7 @@ def test_every_way_through_is_tested(lives: ModuleType) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "framework"), [(module, way) for module, group in GROUPS.items() for way in group])
 def test_killed_in_the_middle_of_a_pass_and_resumed(
-    live: Callable[[str, tuple[str, ...]], None], module: str, framework: str
+    need: Callable[[str], None], live: Callable[[str, tuple[str, ...]], None], module: str, framework: str
 ) -> None:
     """Four lives with other numbers of ranks, two resumes from one checkpoint: every rank is given the rows it must be."""
     need(module)
@@ -118,7 +107,7 @@ def test_ray_train_restarts_at_the_last_checkpoint(
 
 
 @pytest.fixture
-def accelerator() -> Iterator[Any]:
+def accelerator(need: Callable[[str], None]) -> Iterator[Any]:
     """An Accelerator of one CPU process; its state, which lives in class variables, is reset afterwards."""
     need("accelerate")
     import warnings
@@ -174,7 +163,9 @@ def test_skip_first_batches_refuses_workers(make_loader: Make, accelerator: Any)
 
 @pytest.mark.global_rng  # Lightning and layers draw
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.multiproc)])
-def test_lightning_passes_are_epochs(make_loader: Make, want: list[str], tmp_path: Path, num_workers: int) -> None:
+def test_lightning_passes_are_epochs(
+    need: Callable[[str], None], make_loader: Make, want: list[str], tmp_path: Path, num_workers: int
+) -> None:
     """Trainer.fit goes through passes; set_epoch reaches the sampler; a shortened epoch begins the next pass anew."""
     need("lightning")
     import lightning
