@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,12 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 5.0
 """A thread or child that is on its way out is given this long; only failing tests pay it."""
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as usual where the tests run in the background of a shell, which lets every child ignore it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
