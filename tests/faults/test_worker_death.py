@@ -63,18 +63,34 @@ def wait_until_gone(pids: list[int], seconds: float) -> list[int]:
     return left
 
 
+def both_workers(loader: tl.Loader, killed: set[int]) -> list[int]:
+    """Return the pids of two workers that live, once those that were killed are replaced."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        pids: list[int] = loader.stats()["worker_pids"]
+        if len(pids) == 2 and not killed & set(pids) and all(map(is_alive, pids)):
+            return pids
+        time.sleep(0.01)
+    raise AssertionError(f"killed workers are not replaced: {loader.stats()['worker_pids']}")
+
+
 def test_twenty_kills_change_no_byte_and_leave_nothing(dataset: tl.Dataset) -> None:
     """Ten times both workers are killed, in the middle of whatever they do; the leak guard looks at what is left."""
     with tl.Loader(dataset, global_batch_size=8, workers="processes:2", num_epochs=1, **COMMON) as loader:
         expected = [loader.batch_at(k).digest() for k in range(len(loader))]
         got = []
+        killed: set[int] = set()
         for batch in loader:
             got.append(batch.digest())
             if batch.train_step % 2 == 0 and batch.train_step < 20:
-                for pid in loader.stats()["worker_pids"]:
+                pids = both_workers(loader, killed)
+                for pid in pids:
                     os.kill(pid, signal.SIGKILL)
+                killed.update(pids)
         assert got == expected
         assert len(got) > 20
+        assert len(killed) == 20
+        both_workers(loader, killed)
         assert loader.stats()["worker_respawns"] == 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TrajDataLoader"]
 
 _JOIN_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 2.0
 _DECIDED = (
     "dataset",
     "batch_size",
@@ -168,7 +170,8 @@ class TrajDataLoader(DataLoader["Batch"]):
         """Return the next batch from the workers, or raise what went wrong, naming the worker."""
         try:
             answer = next(batches)
-        except RuntimeError as err:
+        except (RuntimeError, OSError, EOFError) as err:
+            # The last two: a worker was killed after it sent a batch and before its memory was taken over.
             raise _worker_error(batches, err, train_step) from err
         if isinstance(answer, Failure):
             raise answer.error()
@@ -306,8 +309,10 @@ def _check_sendable(steps: TrainSteps) -> None:
         ) from err
 
 
-def _worker_error(batches: Any, err: RuntimeError, train_step: int) -> Exception:
+def _worker_error(batches: Any, err: Exception, train_step: int) -> Exception:
     """Return what to raise for an error that comes from torch's iterator: as it is, if it is the worker's own."""
+    if not isinstance(err, RuntimeError):
+        multiprocessing.connection.wait([w.sentinel for w in batches._workers], _END_TIMEOUT_S)  # it is on its way out
     dead = [(i, w) for i, w in enumerate(batches._workers) if not w.is_alive()]
     if dead:
         said = ", ".join(f"worker {i} (pid {w.pid}) {_ending(w.exitcode)}" for i, w in dead)
