@@ -312,7 +312,10 @@ def _check_sendable(steps: TrainSteps) -> None:
 def _worker_error(batches: Any, err: Exception, train_step: int) -> Exception:
     """Return what to raise for an error that comes from torch's iterator: as it is, if it is the worker's own."""
     if not isinstance(err, RuntimeError):
-        multiprocessing.connection.wait([w.sentinel for w in batches._workers], _END_TIMEOUT_S)  # it is on its way out
+        # It is on its way out: it closes its files, and ends only then.
+        ending = multiprocessing.connection.wait([w.sentinel for w in batches._workers], _END_TIMEOUT_S)
+        for worker in (w for w in batches._workers if w.sentinel in ending):
+            worker.join(_END_TIMEOUT_S)
     dead = [(i, w) for i, w in enumerate(batches._workers) if not w.is_alive()]
     if dead:
         said = ", ".join(f"worker {i} (pid {w.pid}) {_ending(w.exitcode)}" for i, w in dead)
