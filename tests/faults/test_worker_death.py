@@ -76,7 +76,8 @@ def both_workers(loader: tl.Loader, killed: set[int]) -> list[int]:
 
 def test_twenty_kills_change_no_byte_and_leave_nothing(dataset: tl.Dataset) -> None:
     """Ten times both workers are killed, in the middle of whatever they do; the leak guard looks at what is left."""
-    with tl.Loader(dataset, global_batch_size=8, workers="processes:2", num_epochs=1, **COMMON) as loader:
+    with tl.Loader(dataset, global_batch_size=8, workers="processes:2", num_epochs=1, prefetch=1, **COMMON) as loader:
+        # One batch ahead, so that workers make progress between two kills: three deaths at one train_step end a run.
         expected = [loader.batch_at(k).digest() for k in range(len(loader))]
         got = []
         killed: set[int] = set()
@@ -91,6 +92,9 @@ def test_twenty_kills_change_no_byte_and_leave_nothing(dataset: tl.Dataset) -> N
         assert len(got) > 20
         assert len(killed) == 20
         both_workers(loader, killed)
+        deadline = time.monotonic() + 10  # a worker is seen a moment before it is counted
+        while loader.stats()["worker_respawns"] != 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert loader.stats()["worker_respawns"] == 20
 
 
