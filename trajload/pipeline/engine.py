@@ -219,11 +219,6 @@ class Engine:
         """Threads and read-ahead, as a state tells of them."""
         return {"num_workers": self.num_workers, "prefetch": self.depth}
 
-    def has(self, train_step: int) -> bool:
-        """Return whether the run goes on to `train_step`."""
-        stop = self.sampler.num_train_steps
-        return stop is None or train_step < stop
-
     def pending(self, train_step: int, is_running: bool) -> tuple[int, int]:
         """Return the half-open range of train_steps in the works while `train_step` is the next to be delivered.
 
