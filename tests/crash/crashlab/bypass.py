@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,25 +26,24 @@ def bypassing_calls(folder: Path, actions: Sequence[Any]) -> tuple[int, list[str
     with Tracer(log=log) as tracer:
         outcome = tracer.run(folder / "traced" / recording.store, actions)
     assert outcome.status == 0, outcome
-    seen: Counter[str] = Counter()
-    strange = []
+    seen: list[str] = []
+    strange: list[str] = []
+    locks: set[str] = set()
     for name, arguments, result in calls_of(log, outcome.pid):
         if result < 0 or (name in ("fsync", "fdatasync") and str(folder / "traced") not in arguments):
             continue  # it changed nothing, or the folders above the store were synced
         if name == "openat":
-            if "O_CREAT" in arguments and "O_EXCL" in arguments:
-                seen["make"] += 1
-            elif "O_CREAT" in arguments and not arguments.split('"')[1].endswith(".lock"):
-                strange.append(f"openat({arguments})")
-        elif name not in _KINDS:
-            strange.append(f"{name}({arguments})")
+            if "O_CREAT" not in arguments or (path := arguments.split('"')[1]) in locks:
+                continue
+            if "O_EXCL" not in arguments:
+                locks.add(path)  # made by whoever is first, and opened again by others
+            seen.append("make")
+        elif name in _KINDS:
+            seen.append(_KINDS[name])
         else:
-            seen[_KINDS[name]] += 1
-    recorded = Counter(op.kind for op in recording.ops)
-    seen["make"] += len(set(re.findall(r'"([^"]+\.lock)", [^)]*O_CREAT', log.read_text())))
-    strange += [
-        f"{kind}: strace saw {seen[kind]}, recorded were {recorded[kind]}"
-        for kind in sorted({*seen, *recorded})
-        if seen[kind] != recorded[kind]
-    ]
-    return sum(seen.values()), strange
+            strange.append(f"{name}({arguments})")
+    recorded = [op.kind for op in recording.ops]
+    if seen != recorded:
+        first = next((i for i, pair in enumerate(zip(seen, recorded, strict=False)) if pair[0] != pair[1]), -1)
+        strange.append(f"operation {first}: strace saw {seen[first : first + 5]}, recorded are {recorded[first : first + 5]}")
+    return len(seen), strange

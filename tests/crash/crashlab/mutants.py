@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crashlab.scenario import FROZEN
 from trajload.checkpoint.disk import Bytes, Disk
 from trajload.checkpoint.entries import Commit, Fault
 from trajload.checkpoint.store import Store
@@ -116,7 +117,8 @@ class PayloadBeforeRecord(Disk):
         if path.parent.name == "commits" and path.suffix == ".json":
             for folder in (path.parents[1] / "gen").glob(f"{path.stem}-*"):
                 for file in folder.glob("*/*"):
-                    super().unlink(file)
+                    if file.name != FROZEN:  # which later ones refer to
+                        super().unlink(file)
         super().unlink(path)
 
 
