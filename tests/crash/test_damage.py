@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from crashlab.damage import damage, files_of, make_store
+
 from trajload.checkpoint.store import Store
 
 

@@ -19,35 +19,37 @@ def counts(strace: None, tmp_path_factory: pytest.TempPathFactory) -> Counter[st
     return profile(tmp_path_factory.mktemp("profile"), SHORT_SCRIPT)
 
 
-def test_killed_at_system_calls_nothing_acknowledged_is_lost(counts: Counter[str], tmp_path: Path) -> None:
+def test_killed_at_system_calls_nothing_acknowledged_is_lost(counts: Counter[str], memory_folder: Path) -> None:
     """Points spread over saving, retention, promotion and resuming; each time the next process works on."""
-    points = spread(counts, 60)
-    tally = kill_sweep(tmp_path, SHORT_SCRIPT, points)
+    points = spread(counts, 40)
+    tally = kill_sweep(memory_folder, SHORT_SCRIPT, points)
     assert tally.violations == []
-    assert tally.total + tally.missed == sum(len(wanted) for _, wanted in points) >= 55
-    assert {"mkdir", "write", "fsync", "link", "rename", "unlink", "rmdir"} <= set(tally.points)
+    assert tally.total + tally.missed == sum(len(wanted) for _, wanted in points) >= 38
+    assert {"mkdir", "write", "fsync", "unlink"} <= set(tally.points)
 
 
 def test_power_cut_at_system_calls_nothing_acknowledged_is_lost(
-    cut_kind: str, counts: Counter[str], tmp_path: Path
+    cut_kind: str, counts: Counter[str], memory_folder: Path
 ) -> None:
     """The same on a file system whose power goes: what was not synced is gone."""
-    points = spread(counts, 15)
-    tally = power_cut_sweep(tmp_path, cut_kind, SHORT_SCRIPT, points)
+    points = spread(counts, 10)
+    tally = power_cut_sweep(memory_folder, cut_kind, SHORT_SCRIPT, points)
     assert tally.violations == []
-    assert tally.total + tally.missed == sum(len(wanted) for _, wanted in points) >= 12
+    assert tally.total + tally.missed == sum(len(wanted) for _, wanted in points) >= 8
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EIO", "EDQUOT", "EROFS"])
-def test_call_that_fails_ends_the_save_with_an_error_of_ours(name: str, counts: Counter[str], tmp_path: Path) -> None:
+def test_call_that_fails_ends_the_save_with_an_error_of_ours(
+    name: str, counts: Counter[str], memory_folder: Path
+) -> None:
     """Only TrajloadErrors come out, what was there before loads, and the next save works."""
-    tally = errno_sweep(tmp_path, SHORT_SCRIPT, spread(counts, 15), name)
+    tally = errno_sweep(memory_folder, SHORT_SCRIPT, spread(counts, 6), name)
     assert tally.violations == []
-    assert tally.total >= 12
+    assert tally.total >= 5
 
 
-def test_every_change_goes_through_the_watched_functions(strace: None, tmp_path: Path) -> None:
+def test_every_change_goes_through_the_watched_functions(strace: None, memory_folder: Path) -> None:
     """strace sees no call that changes a file beyond those that the recorder of the model has recorded."""
-    seen, unrecorded = bypassing_calls(tmp_path, SCRIPT)
+    seen, unrecorded = bypassing_calls(memory_folder, SCRIPT)
     assert unrecorded == []
     assert seen > 300

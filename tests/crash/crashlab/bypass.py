@@ -20,6 +20,7 @@ _KINDS = {
 
 def bypassing_calls(folder: Path, actions: Sequence[Any]) -> tuple[int, list[str]]:
     """Return how many changing calls strace saw, and how they differ from the operations recorded."""
+    folder.mkdir(exist_ok=True)
     log = folder / "log.strace"
     recording = record(folder / "recorded", actions)
     (folder / "traced").mkdir()
@@ -45,5 +46,7 @@ def bypassing_calls(folder: Path, actions: Sequence[Any]) -> tuple[int, list[str
     recorded = [op.kind for op in recording.ops]
     if seen != recorded:
         first = next((i for i, pair in enumerate(zip(seen, recorded, strict=False)) if pair[0] != pair[1]), -1)
-        strange.append(f"operation {first}: strace saw {seen[first : first + 5]}, recorded are {recorded[first : first + 5]}")
+        strange.append(
+            f"operation {first}: strace saw {seen[first : first + 5]}, recorded are {recorded[first : first + 5]}"
+        )
     return len(seen), strange

@@ -73,7 +73,9 @@ class PowerCutDisk:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._mounted:
             try:
                 _run("umount", str(self.mount_point))

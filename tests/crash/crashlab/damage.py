@@ -9,12 +9,15 @@ from pathlib import Path
 
 from crashlab.board import Board
 from crashlab.scenario import Player
-from trajload.checkpoint.entries import Commit
+
+from trajload.checkpoint.entries import Commit, Fault
 from trajload.checkpoint.store import Store
 
 __all__ = ["Damages", "damage", "files_of", "make_store"]
 
 STEPS = (10, 20, 30, 40)
+
+Newest = Callable[[Path], tuple[Commit | None, list[Fault]]]
 
 
 def make_store(root: Path) -> Store:
@@ -55,7 +58,11 @@ class Damages:
 
 
 def damage(
-    root: Path, num_flips: int, cut_every: int, seed: int = 0, newest: Callable[[Path], tuple[Commit | None, list[object]]] | None = None
+    root: Path,
+    num_flips: int,
+    cut_every: int,
+    seed: int = 0,
+    newest: Newest | None = None,
 ) -> Damages:
     """Do one damage after the other to the newest checkpoint of a store made by `make_store`, each time repaired again.
 
@@ -66,7 +73,7 @@ def damage(
         seed: Of the choice of bits.
         newest: How the newest checkpoint is found; None for a store's own way.
     """
-    newest = newest or (lambda folder: Store(folder).newest(verify="full"))  # type: ignore[assignment,return-value]
+    find: Newest = newest or (lambda folder: Store(folder).newest(verify="full"))
     store = Store(root)
     target, _ = store.newest()
     assert target is not None and target.step == STEPS[-1]
@@ -78,17 +85,23 @@ def damage(
         bit = draw.randrange(len(data) * 8)
         data[bit // 8] ^= 1 << bit % 8
         found.num_flips += 1
-        _try(root, path, bytes(data), files[path], f"bit {bit} of {path}", newest, found)
+        _try(root, path, bytes(data), files[path], f"bit {bit} of {path}", find, found)
     for path in paths:
         size = (root / path).stat().st_size
         for length in sorted({*range(0, size, cut_every), size - 1}):
             found.num_cuts += 1
-            _try(root, path, (root / path).read_bytes()[:length], files[path], f"{path} cut to {length}", newest, found)
+            _try(root, path, (root / path).read_bytes()[:length], files[path], f"{path} cut to {length}", find, found)
     return found
 
 
 def _try(
-    root: Path, path: str, data: bytes, hit: set[int], what: str, newest: Callable[[Path], tuple[Commit | None, list[object]]], found: Damages
+    root: Path,
+    path: str,
+    data: bytes,
+    hit: set[int],
+    what: str,
+    newest: Newest,
+    found: Damages,
 ) -> None:
     whole = (root / path).read_bytes()
     (root / path).write_bytes(data)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from crashlab.board import Board
 from crashlab.scenario import WORLD, Player, content, far, file_names
+
 from trajload.checkpoint.entries import Commit
 from trajload.checkpoint.store import Store
 from trajload.errors import TrajloadError
@@ -61,7 +62,11 @@ def promised(notes: Notes) -> tuple[Promise, Promise]:
             # From here on a victim may be gone. The rule is stated anew rather than asked of the store. A save that failed
             # may have left a whole commit all the same; it then counts as one of the last ones.
             latest = sorted({*acked, *near.tried})[-values["last"] :]
-            kept = {*latest, *pins.values(), *(step for step in acked if values["every"] and step % values["every"] == 0)}
+            kept = {
+                *latest,
+                *pins.values(),
+                *(step for step in acked if values["every"] and step % values["every"] == 0),
+            }
             near.must = {step: digest for step, digest in near.must.items() if step in kept}
         elif kind == "far try":
             distant.tried.add(values["step"])
@@ -182,9 +187,14 @@ def goes_on(root: Path, open_store: Callable[[Path], Store] = Store) -> list[str
 
 def _left_over(store: Store) -> list[str]:
     """Return generations that no commit refers to, and temporary files."""
-    used = {entry.path for commit in store.commits() for rank in range(WORLD) for entry in store.part(commit, rank).files.values()}
+    used = {
+        entry.path
+        for commit in store.commits()
+        for rank in range(WORLD)
+        for entry in store.part(commit, rank).files.values()
+    }
     used |= {part.path + "/" for commit in store.commits() for part in commit.parts}
-    generations = [path for path in (store.root / "gen").iterdir()]
+    generations = list((store.root / "gen").iterdir())
     unused = [path.name for path in generations if not any(path.name in Path(name).parts for name in used)]
     temporary = [path.name for path in store.root.rglob("*") if path.name.endswith(".tmp")]
     return [f"left over: {name}" for name in [*unused, *temporary]]

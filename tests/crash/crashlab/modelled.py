@@ -14,14 +14,16 @@ from typing import Any
 
 from crashlab import judge
 from crashlab.board import Board
+from crashlab.mutants import Mutant
 from crashlab.recorder import Op, Recorder
 from crashlab.scenario import Player
 from crashlab.shelf import Shelf
 from crashlab.states import State, states
 from crashlab.trees import TreeReader
+
 from trajload.checkpoint.store import Store
 
-__all__ = ["Recording", "Verdict", "judge_states", "record"]
+__all__ = ["Recording", "Verdict", "judge_mutant", "judge_states", "record"]
 
 _WEAKENING = ("retain", "unpin")
 """Notes after which less is owed; at the operation where one is made, the state before it is judged by what was owed."""
@@ -143,3 +145,10 @@ def judge_states(
                 break
     verdict.seconds = time.perf_counter() - start
     return verdict
+
+
+def judge_mutant(mutant: Mutant, recording: Recording, folder: Path) -> Verdict:
+    """Judge what a broken protocol has left, up to its first fault. One that reads in its own way is asked in a folder."""
+    lay_out_every = 100 if mutant.reader is Store else 1
+    open_store = mutant.open_to_read() if mutant.reader is not Store else Store
+    return judge_states(recording, folder, 8, lay_out_every=lay_out_every, enough=1, open_store=open_store)

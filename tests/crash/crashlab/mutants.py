@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crashlab.scenario import FROZEN
+
 from trajload.checkpoint.disk import Bytes, Disk
 from trajload.checkpoint.entries import Commit, Fault
 from trajload.checkpoint.store import Store

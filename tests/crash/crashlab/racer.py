@@ -18,6 +18,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
 
 from crashlab.mutants import RenamingDisk
+
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.store import Store

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crashlab import racer
+
 from trajload.checkpoint.store import Store
 
 __all__ = ["Race", "crowd", "meet"]
@@ -99,5 +100,7 @@ def crowd(root: Path, rounds: int) -> Race:
     digests = dict(reply for replies in told for reply in replies)
     for commit in Store(root).commits():
         if digests.get(commit.seq) != commit.digest:
-            race.violations.append(f"commit {commit.seq} is {commit.digest}, its writer was told {digests.get(commit.seq)}")
+            race.violations.append(
+                f"commit {commit.seq} is {commit.digest}, its writer was told {digests.get(commit.seq)}"
+            )
     return race

@@ -10,7 +10,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,13 +162,16 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
         """Watch while the block runs."""
-        watched = {
-            "open": self._os_open, "write": self._os_write, "pwrite": self._os_pwrite, "fsync": self._os_fsync, "fdatasync": self._os_fsync,
+        watched: dict[str, Callable[..., Any]] = {
+            "open": self._os_open, "write": self._os_write, "pwrite": self._os_pwrite, "fsync": self._os_fsync,
+            "fdatasync": self._os_fsync,
             "close": self._os_close, "mkdir": self._os_mkdir, "link": self._os_link, "unlink": self._os_remove,
             "remove": self._os_remove, "rmdir": self._os_remove, "rename": self._os_rename, "replace": self._os_rename,
             "ftruncate": self._os_ftruncate,
         }  # fmt: skip
-        with mock.patch.multiple(os, **{name: _bound(watcher, getattr(os, name)) for name, watcher in watched.items()}):
+        with ExitStack() as stack:
+            for name, watcher in watched.items():
+                stack.enter_context(mock.patch.object(os, name, _bound(watcher, getattr(os, name))))
             yield self
 
 

@@ -12,6 +12,7 @@ from crashlab.board import Board
 from crashlab.faults import ERRORS, FailingDisk
 from crashlab.scenario import Player, far
 from crashlab.sweeps import Tally
+
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.store import Store
 from trajload.errors import TrajloadError

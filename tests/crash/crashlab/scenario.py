@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from crashlab.board import Board
+
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.store import Store
 
-__all__ = ["FROZEN", "SCRIPT", "SHORT_SCRIPT", "Player", "content", "file_names"]
+__all__ = ["FROZEN", "MUTANT_SCRIPT", "SCRIPT", "SHORT_SCRIPT", "Player", "content", "file_names"]
 
 FROZEN = "encoder.bin"
 """A component that never changes: written by the first save, referred to by all later ones."""
@@ -64,6 +65,9 @@ SHORT_SCRIPT: tuple[Action, ...] = (
 )
 """The same kinds of operations, each as rarely as possible."""
 
+MUTANT_SCRIPT: tuple[Action, ...] = (("save", 10), ("save", 20), ("save", 30), ("retain", 1, 0), ("save", 40))
+"""What shows a broken protocol soonest."""
+
 
 def file_names() -> list[str]:
     """Return the names of the files of every part."""
@@ -99,7 +103,7 @@ class Player:
         self.refers = True
         """Whether a component that has not changed is referred to instead of written again."""
 
-    def play(self, actions: Sequence[Action], stop_on: type[BaseException] | tuple[()] = ()) -> None:
+    def play(self, actions: Sequence[Action], stop_on: tuple[type[BaseException], ...] = ()) -> None:
         """Carry out `actions`; an error of a type in `stop_on` is noted and the next action follows."""
         for kind, *arguments in actions:
             try:
@@ -176,4 +180,3 @@ class Player:
 def far(root: Path) -> Path:
     """Return the folder of the second store."""
     return root.with_name(root.name + "-far")
-

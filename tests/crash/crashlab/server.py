@@ -23,6 +23,7 @@ if __name__ == "__main__":
 
 from crashlab import scenario
 from crashlab.board import Board
+
 from trajload.errors import TrajloadError
 
 NUMBERS = {

@@ -109,8 +109,15 @@ class Model:
     def pending(self) -> list[tuple[int, int]]:
         """Return (node, number) of every change that a cut may lose, of what can still be reached."""
         reached = self._reached()
-        found = [(node, i) for node, item in sorted(self.folders.items()) if node in reached for i in range(len(item.pending))]
-        return found + [(node, i) for node, item in sorted(self.files.items()) if node in reached for i in range(len(item.pending))]
+        found = [
+            (node, i)
+            for node, item in sorted(self.folders.items())
+            if node in reached
+            for i in range(len(item.pending))
+        ]
+        return found + [
+            (node, i) for node, item in sorted(self.files.items()) if node in reached for i in range(len(item.pending))
+        ]
 
     def _reached(self) -> set[int]:
         """Return the nodes that some choice of lost changes leaves in the tree."""
@@ -154,7 +161,9 @@ class Model:
         return f"write of {len(piece)} bytes at {offset} of node {node}"
 
 
-def _choices(pending: Sequence[tuple[int, int]], most: int, draw: random.Random) -> Iterator[frozenset[tuple[int, int]]]:
+def _choices(
+    pending: Sequence[tuple[int, int]], most: int, draw: random.Random
+) -> Iterator[frozenset[tuple[int, int]]]:
     """Return sets of lost changes: all of them if there are at most `most`, else the telling ones and a sample."""
     if 1 << len(pending) <= most:
         for mask in range(1 << len(pending)):

@@ -121,4 +121,3 @@ def errno_sweep(folder: Path, actions: Sequence[Any], points: Sequence[tuple[str
         tally.violations += [f"{where}: {text}" for text in judge.violations(root, outcome.notes)]
         tally.violations += [f"{where}: {text}" for text in judge.goes_on(root)]
     return tally
-

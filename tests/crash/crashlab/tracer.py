@@ -59,11 +59,26 @@ class Tracer:
         self._call, self._most = call, most
         here, there = socket.socketpair()
         traced = ",".join([call] if inject else server.NUMBERS)
-        command = ["strace", "-f", "-qq", "-y", "-s", "0", "-e", "signal=none", "-e", f"trace={traced}", "-o", str(log or "/dev/null")]
+        command = [
+            "strace",
+            "-f",
+            "-qq",
+            "-y",
+            "-s",
+            "0",
+            "-e",
+            "signal=none",
+            "-e",
+            f"trace={traced}",
+            "-o",
+            str(log or "/dev/null"),
+        ]
         if inject:
             command += ["-e", f"inject={call}:{inject}:when={most}"]
         command += [sys.executable, "-B", str(Path(server.__file__)), str(there.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         there.close()
         self._socket, self._replies = here, here.makefile("r")
 
@@ -94,7 +109,9 @@ class Tracer:
     def __enter__(self) -> Tracer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

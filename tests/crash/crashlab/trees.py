@@ -15,6 +15,7 @@ from unittest import mock
 
 from crashlab.judge import Promise, check
 from crashlab.states import Tree
+
 from trajload.checkpoint import catalog, identity, reader, record
 from trajload.checkpoint.entries import Commit
 from trajload.errors import CheckpointError
