@@ -30,7 +30,7 @@ from trajload.checkpoint.failures import aborting, refusing
 from trajload.checkpoint.generation import Generation, generation_path
 from trajload.checkpoint.lock import Lock, WriterLock
 from trajload.checkpoint.medium import LocalMedium, Medium
-from trajload.checkpoint.pins import PIN_LOCK, check_name, publish_pin, read_pins
+from trajload.checkpoint.pins import PIN_LOCK, check_name, publish_pin, read_pin_digests, read_pins
 from trajload.checkpoint.publish import publish_commit
 from trajload.checkpoint.reader import PartReader, read_part
 from trajload.checkpoint.record import encode_record
@@ -187,8 +187,9 @@ class Store:
         """Remove a generation that will not be committed. What the system will not remove is swept later."""
         with self._rules:
             generation.fail("it was abandoned.")
+            begun_here = generation.path in self._begun
             self._begun.discard(generation.path)
-            if generation.committed:
+            if generation.committed or not begun_here or not (self._lock.works or self._lock.held):
                 return
             with contextlib.suppress(OSError, CheckpointError), self.writer():
                 found = scan(self._medium, self.uuid)
@@ -267,6 +268,11 @@ class Store:
             if self.verify(commit, "record"):
                 raise CheckpointError(f"commit {commit.seq} (step {commit.step}) is not in {self.name!r} any more.")
             publish_pin(self._medium, name, commit, secrets.token_hex(8))
+            if self.verify(commit, "record"):  # where nothing keeps others out: removed meanwhile
+                self._medium.remove(f"pins/{name}.json")
+                raise CheckpointError(
+                    f"commit {commit.seq} (step {commit.step}) was removed while it was being pinned."
+                )
 
     def unpin(self, name: str) -> None:
         """Take a pin away; ConfigError where there is none."""
@@ -305,9 +311,24 @@ class Store:
                 if gone or damaged:
                     # Durable first: else a power cut could bring back a record whose files are gone.
                     self._medium.settle(["commits"])
+                if gone and not self._lock.works:
+                    gone = self._without_pinned_meanwhile(gone)
             if gone or damaged:
-                self._sweep_generations({commit.generation for commit in gone})
+                lent = ("/".join(path.split("/")[:2]) for commit in gone for path in commit.refers)
+                self._sweep_generations({commit.generation for commit in gone}.union(lent))
         return gone
+
+    def _without_pinned_meanwhile(self, gone: list[Commit]) -> list[Commit]:
+        """Bring back what was pinned while its record went: whoever pinned it may have seen the record afterwards."""
+        left = []
+        for commit in gone:
+            if commit.digest in read_pin_digests(self._medium):
+                self._medium.publish(
+                    record_path(commit.seq), encode_record("commit", commit.to_json())[0], commit.nonce
+                )
+            else:
+                left.append(commit)
+        return left
 
     def _sweep_generations(self, dead: Collection[str]) -> list[str]:
         return sweep_generations(
