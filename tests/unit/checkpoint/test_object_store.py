@@ -188,6 +188,7 @@ def test_racing_writers_have_one_winner_a_number(save: Any) -> None:
     """No success that was told is missing, and none is told twice."""
     memory = MemoryStore()
     won: dict[int, int] = {}
+    refused: set[Any] = set()
     errors: list[BaseException] = []
     start = threading.Barrier(3)
 
@@ -196,10 +197,10 @@ def test_racing_writers_have_one_winner_a_number(save: Any) -> None:
         start.wait()
         for step in range(15):
             try:
-                commit = save(store, step, {"who": b"%d" % who}, info={"who": who})
+                commit = save(store, step, {"who": b"%d" % who}, info={"who": who, "step": step})
                 assert won.setdefault(commit.seq, who) == who
             except WriterConflictError:
-                continue
+                refused.add((who, step))
             except BaseException as err:
                 errors.append(err)
                 return
@@ -212,6 +213,7 @@ def test_racing_writers_have_one_winner_a_number(save: Any) -> None:
     assert errors == []
     store = opened(memory)
     assert {c.seq: c.info["who"] for c in store.commits()} == won
+    assert not refused & {(c.info["who"], c.info["step"]) for c in store.commits()}, "a false conflict"
     assert store.faults == []
     assert all(store.verify(commit) == [] for commit in store.commits())
 
