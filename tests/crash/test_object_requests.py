@@ -1,0 +1,37 @@
+"""An object store whose client dies, fails or loses a reply at one request after the other, and two that race."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from crashlab import objects
+
+STRIDE = 16
+
+
+@pytest.mark.parametrize("how", objects.HOWS)
+def test_request_that_goes_wrong_loses_nothing_acknowledged(how: str) -> None:
+    """Each test takes each sixteenth request, each other ones; scripts/crash-tests takes all."""
+    first = 1 + 4 * objects.HOWS.index(how)
+    points = range(first, objects.num_requests(objects.ACTIONS) + 1, STRIDE)
+    tally = objects.request_sweep(objects.ACTIONS, how, points)
+    assert tally.violations == []
+    assert tally.total == len(points) > 12
+
+
+def test_of_two_clients_one_wins_each_name() -> None:
+    """Both put the same new object at the same moment; each is told the truth."""
+    memory = objects.memory_store()
+    wins, violations = objects.race_for_names([memory, memory], 100)
+    assert violations == []
+    assert sum(wins) == 100
+
+
+def test_writers_that_take_over_from_each_other_are_told_the_truth() -> None:
+    """Whoever is told to have committed has, and whoever is told of a conflict has not."""
+    memory = objects.memory_store()
+    outcomes, violations = objects.race_of_writers([memory, memory], 30)
+    assert violations == []
+    assert outcomes["won"] + outcomes["conflict"] == 60
