@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from trajload.checkpoint.digests import Digest
 from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["hashed"]
 
@@ -28,7 +31,7 @@ def hashed(chunks: Iterable[Bytes], digest: Digest) -> Generator[Bytes, None, No
                 digest.update(piece)
                 yield piece
                 continue
-            helper = helper or ThreadPoolExecutor(1, thread_name_prefix="trajload-digest")
+            helper = helper or _helper()
             added = helper.submit(digest.update, piece)
             try:
                 yield piece
@@ -37,6 +40,13 @@ def hashed(chunks: Iterable[Bytes], digest: Digest) -> Generator[Bytes, None, No
     finally:
         if helper is not None:
             helper.shutdown(wait=True)
+
+
+def _helper() -> ThreadPoolExecutor:
+    # Imported here: a fifth of what the store takes to load, and needed for large files only.
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(1, thread_name_prefix="trajload-digest")
 
 
 def _pieces(chunks: Iterable[Bytes]) -> Iterator[Bytes]:

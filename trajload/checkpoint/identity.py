@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import time
 from pathlib import Path
 
@@ -76,14 +76,14 @@ def identify(medium: Medium, *, create: bool) -> tuple[str, list[Fault]]:
         )
     if fault is not None:  # nothing was ever committed, so a new identity harms nobody
         medium.remove(STORE_FILE)
-    write_identity(medium, secrets.token_hex(16))
+    write_identity(medium, os.urandom(16).hex())
     return _read(medium), []
 
 
 def write_identity(medium: Medium, uuid: str) -> None:
     """Write the file that tells the store's uuid; another process may have been first."""
     data, _ = encode_record("store", {"uuid": uuid, "created": time.time()})
-    medium.publish(STORE_FILE, data, secrets.token_hex(8))
+    medium.publish(STORE_FILE, data, os.urandom(8).hex())
 
 
 def repair_identity(medium: Medium, uuid: str) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -113,7 +112,7 @@ class Store:
             self._lock.release()
 
     def _prepare(self) -> None:
-        self._medium.probe(secrets.token_hex(8), locks=self._lock.works)
+        self._medium.probe(os.urandom(8).hex(), locks=self._lock.works)
         if self._own_faults:
             identity.repair_identity(self._medium, self.uuid)
             self._own_faults = []
@@ -147,7 +146,7 @@ class Store:
                 raise CheckpointError(
                     f"{self.name!r} has used up its sequence numbers: look at {record_path(seq - 1)!r}."
                 )
-            nonce = nonce or secrets.token_hex(8)
+            nonce = nonce or os.urandom(8).hex()
             generation = Generation(self._medium, generation_path(seq, step, nonce), nonce, world)
             self._medium.make_folder(generation.path)
             self._begun.add(generation.path)
@@ -180,7 +179,7 @@ class Store:
             self._begun.discard(generation.path)
             data, _ = encode_record("latest", {"seq": commit.seq, "step": commit.step, "digest": commit.digest})
             with contextlib.suppress(OSError):
-                self._medium.hint("LATEST", data, secrets.token_hex(8))
+                self._medium.hint("LATEST", data, os.urandom(8).hex())
         return commit
 
     def abandon(self, generation: Generation) -> None:
@@ -267,7 +266,7 @@ class Store:
             check_name(name)
             if self.verify(commit, "record"):
                 raise CheckpointError(f"commit {commit.seq} (step {commit.step}) is not in {self.name!r} any more.")
-            publish_pin(self._medium, name, commit, secrets.token_hex(8))
+            publish_pin(self._medium, name, commit, os.urandom(8).hex())
             if self.verify(commit, "record"):  # where nothing keeps others out: removed meanwhile
                 self._medium.remove(f"pins/{name}.json")
                 raise CheckpointError(
