@@ -73,7 +73,7 @@ def scan(medium: Medium, store_uuid: str | None) -> Scan:
         except FileNotFoundError:
             continue  # removed since the folder was listed
         except OSError as err:
-            kind = "damaged" if err.errno in _NO_FILE else "unreadable"
+            kind = "foreign" if err.errno in _NO_FILE else "unreadable"
             found.faults.append(Fault(seq, path, f"it cannot be read: {reason(err)}.", kind))
         except CheckpointMismatchError as err:
             found.faults.append(Fault(seq, path, err.message, "newer"))

@@ -65,10 +65,17 @@ def identify(medium: Medium, *, create: bool) -> tuple[str, list[Fault]]:
         fault = None
     except CheckpointCorruptError as err:
         fault = Fault(None, STORE_FILE, err.message)
-    commits = scan(medium, None).commits
-    if commits:
+    found = scan(medium, None)
+    if found.commits:
         fault = fault or Fault(None, STORE_FILE, "it is missing.", "missing")
-        return commits[-1].store, [fault]
+        return found.commits[-1].store, [fault]
+    lost = [fault for fault in found.faults if fault.kind != "foreign"]
+    if lost and create:
+        # Under a new identity these records would be another store's for good, though they may be readable tomorrow.
+        raise CheckpointError(
+            f"{medium.name!r} has lost {STORE_FILE}, and none of its {len(lost)} records can be read to tell which "
+            f"store it is: {lost[-1]} Repair the disk, or use another folder."
+        )
     if not create:
         raise CheckpointError(
             f"no checkpoint store at {medium.name!r}: {fault.what if fault else 'it has no ' + STORE_FILE + '.'} "

@@ -302,11 +302,8 @@ class Store:
         with self._rules, self.writer(), refusing(f"removing checkpoints of {self.name!r}"):
             with self._medium.exclusive(PIN_LOCK):
                 gone, damaged = self._choose(keep, verify)
-                for seq in damaged:
-                    with contextlib.suppress(OSError):  # a folder in a record's place, say
-                        self._medium.remove(record_path(seq))
-                for commit in gone:
-                    self._medium.remove(record_path(commit.seq))
+                for seq in [*damaged, *(commit.seq for commit in gone)]:
+                    self._medium.remove(record_path(seq))
                 if gone or damaged:
                     # Durable first: else a power cut could bring back a record whose files are gone.
                     self._medium.settle(["commits"])
@@ -359,9 +356,8 @@ class Store:
         if len(good) < keep.last:
             return [], []
         pinned_seqs = {fault.seq for fault in pin_faults}
-        damaged = [
-            f.seq for f in found.faults if f.seq is not None and f.seq < good[-1].seq and f.seq not in pinned_seqs
-        ]
+        old = [f for f in found.faults if f.kind in ("damaged", "fenced") and f.seq not in pinned_seqs]
+        damaged = [fault.seq for fault in old if fault.seq is not None and fault.seq < good[-1].seq]
         return gone, damaged
 
     def sweep(self) -> list[str]:

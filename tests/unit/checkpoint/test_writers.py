@@ -246,6 +246,19 @@ def test_store_with_a_damaged_identity_is_known_by_its_records(store: Store, sav
     assert Store(store.root).faults == []
 
 
+def test_store_without_identity_or_readable_record_gets_no_new_one(store: Store, save: Any) -> None:
+    """Its records would count as another store's for ever."""
+    save(store, 1)
+    path = store.root / "commits" / "0000000001.json"
+    (store.root / "STORE.json").unlink()
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1])
+    with pytest.raises(CheckpointError, match=r"has lost STORE.json, and none of its 1 records can be read"):
+        Store(store.root)
+    path.write_bytes(kept)
+    assert Store(store.root).newest()[0] is not None
+
+
 def test_record_of_another_store_does_not_count(store: Store, save: Any, tmp_path: Path) -> None:
     """A copied file is no commit here."""
     save(store, 1)
