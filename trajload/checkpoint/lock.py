@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -90,7 +91,9 @@ class WriterLock:
                 self._take(fd)
                 self.epoch = 1 + max(known_epoch(), self._noted(fd).get("epoch", 0))
                 holder = {"pid": os.getpid(), "host": os.uname().nodename, "since": time.time(), "epoch": self.epoch}
-                self._disk.note(fd, self._path, json.dumps(holder).encode() + b"\n")
+                # It informs only, and a full disk must not keep anybody from making room.
+                with contextlib.suppress(OSError):
+                    self._disk.note(fd, self._path, json.dumps(holder).encode() + b"\n")
             except BaseException:
                 os.close(fd)
                 raise

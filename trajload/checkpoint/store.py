@@ -22,7 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from trajload.checkpoint import identity, promote
-from trajload.checkpoint.catalog import MAX_SEQ, Level, Scan, newest, pick_commit, record_path, scan, verify_commit
+from trajload.checkpoint.catalog import (
+    MAX_SEQ,
+    Level,
+    Scan,
+    highest_seq,
+    newest,
+    pick_commit,
+    record_path,
+    scan,
+    verify_commit,
+)
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Commit, Fault, Keep, PartSummary
 from trajload.checkpoint.failures import aborting, refusing
@@ -87,8 +97,8 @@ class Store:
     def durability(self) -> str:
         """What commits promise here: 'file+dir', 'file', 'none'; tried on first asking, 'unknown' where that is refused."""
         if not self._probed:
-            with contextlib.suppress(CheckpointError), self.writer():
-                pass
+            with contextlib.suppress(CheckpointError, OSError), self.writer():
+                self._prepare()
         return self._medium.durability
 
     # ---- writing ----
@@ -102,21 +112,20 @@ class Store:
             CheckpointError: The folder cannot be written.
         """
         with refusing(f"opening checkpoint store {self.name!r} for writing"):
-            fresh = self._lock.acquire(lambda: scan(self._medium, self.uuid).highest_epoch)
+            self._lock.acquire(lambda: scan(self._medium, self.uuid).highest_epoch)
         try:
-            if fresh and not self._probed:
-                with refusing(f"trying what the file system of {self.name!r} can do"):
-                    self._prepare()
             yield
         finally:
             self._lock.release()
 
     def _prepare(self) -> None:
-        self._medium.probe(os.urandom(8).hex(), locks=self._lock.works)
-        if self._own_faults:
-            identity.repair_identity(self._medium, self.uuid)
-            self._own_faults = []
-        self._probed = True
+        """Find out what commits may promise; once, and not before one is begun: on a full disk one may still remove."""
+        if not self._probed:
+            self._medium.probe(os.urandom(8).hex(), locks=self._lock.works)
+            if self._own_faults:
+                identity.repair_identity(self._medium, self.uuid)
+                self._own_faults = []
+            self._probed = True
 
     def _need_writer(self, what: str) -> None:
         if not self._lock.held:
@@ -141,7 +150,8 @@ class Store:
                 raise ConfigError(f"{label} is {value!r}: expected an integer of at least {least}.")
         with self._rules, aborting(f"beginning a checkpoint of step {step}"):
             self._check_space(need_bytes)
-            seq = scan(self._medium, self.uuid).highest_seq + 1
+            self._prepare()
+            seq = highest_seq(self._medium) + 1
             if seq > MAX_SEQ:
                 raise CheckpointError(
                     f"{self.name!r} has used up its sequence numbers: look at {record_path(seq - 1)!r}."
