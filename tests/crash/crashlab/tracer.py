@@ -115,7 +115,7 @@ class Tracer:
         self.close()
 
 
-_LINE = re.compile(r"^(\d+) (\w+)\((.*)\) += (-?\d+)(.*)$")
+_LINE = re.compile(r"^(\d+) +(\w+)\((.*)\) += (-?\d+)(.*)$")
 
 
 def calls_of(log: Path, pid: int) -> list[tuple[str, str, int]]:
