@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("obstore")
 
 from crashlab import objects
+from crashlab.scenario import SHORT_SCRIPT
 
 STRIDE = 16
 
@@ -15,8 +16,8 @@ STRIDE = 16
 def test_request_that_goes_wrong_loses_nothing_acknowledged(how: str) -> None:
     """Each test takes each sixteenth request, each other ones; scripts/crash-tests takes all."""
     first = 1 + 4 * objects.HOWS.index(how)
-    points = range(first, objects.num_requests(objects.ACTIONS) + 1, STRIDE)
-    tally = objects.request_sweep(objects.ACTIONS, how, points)
+    points = range(first, objects.num_requests(SHORT_SCRIPT) + 1, STRIDE)
+    tally = objects.request_sweep(SHORT_SCRIPT, how, points)
     assert tally.violations == []
     assert tally.total == len(points) > 12
 

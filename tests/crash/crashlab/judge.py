@@ -122,7 +122,7 @@ def _content_faults(reading: Reading, commit: Commit) -> list[str]:
         except (OSError, TrajloadError) as error:
             found.append(f"step {commit.step} rank {rank}: {type(error).__name__}: {error}")
             continue
-        if sorted(files) != file_names():
+        if sorted(files) != file_names(rank):
             found.append(f"step {commit.step} rank {rank}: got files {sorted(files)}")
         found += [
             f"step {commit.step} rank {rank}: {name} is not what was saved"

@@ -101,6 +101,7 @@ def judge_states(
     every: int = 1,
     lay_out_every: int = 100,
     enough: int | None = None,
+    sweeps: bool = True,
     open_store: Callable[[Path], Store] = Store,
 ) -> Verdict:
     """Judge the states of a recording.
@@ -113,6 +114,7 @@ def judge_states(
         every: Only each so-many-th prefix.
         lay_out_every: Each so-many-th state is laid out in the folder, read by a real store, and a checkpoint is saved.
         enough: Stop after so many violations.
+        sweeps: Whether a sweep is expected to leave nothing behind.
         open_store: What reads in the folder.
     """
     shelf, verdict, trees = Shelf(folder), Verdict(), TreeReader()
@@ -138,7 +140,7 @@ def judge_states(
             shelf.show(state.tree)
             found += judge.violations(root, notes, open_store)
             if open_store is Store:
-                found += judge.goes_on(root)
+                found += judge.goes_on(root, sweeps=sweeps)
         if found:
             verdict.violations.append((state, found))
             if enough is not None and len(verdict.violations) >= enough:

@@ -56,6 +56,13 @@ class NoSyncOfTheRecord(Disk):
             super().fsync(fd, path)
 
 
+class NoSyncOfForeignFiles(Disk):
+    """What another library has written is taken in without bringing it to the disk."""
+
+    def sync_file(self, path: Path) -> None:
+        pass
+
+
 class SyncBeforeWrite(Disk):
     """Files are synced before what a buffer still holds has been written to them, the classic missing flush."""
 
@@ -118,7 +125,7 @@ class PayloadBeforeRecord(Disk):
         if path.parent.name == "commits" and path.suffix == ".json":
             for folder in (path.parents[1] / "gen").glob(f"{path.stem}-*"):
                 for file in folder.glob("*/*"):
-                    if file.name != FROZEN:  # which later ones refer to
+                    if file.is_file() and file.name != FROZEN:  # which later ones refer to
                         super().unlink(file)
         super().unlink(path)
 
@@ -208,6 +215,7 @@ MUTANTS = (
     Mutant(NoSyncOfCommits),
     Mutant(NoSyncOfGenerations),
     Mutant(NoSyncOfTheRecord),
+    Mutant(NoSyncOfForeignFiles),
     Mutant(SyncBeforeWrite),
     Mutant(RecordBeforeParts),
     Mutant(DeleteBeforeCommit),

@@ -15,20 +15,17 @@ from typing import Any
 
 from crashlab import judge
 from crashlab.board import Board
-from crashlab.scenario import SHORT_SCRIPT, Player
+from crashlab.scenario import Player
 from crashlab.sweeps import Tally
 
 from trajload.checkpoint.object_medium import ObjectMedium
 from trajload.checkpoint.object_store import ObjectStore
 from trajload.errors import TrajloadError, WriterConflictError
 
-__all__ = ["ACTIONS", "HOWS", "memory_store", "num_requests", "race_for_names", "race_of_writers", "request_sweep"]
+__all__ = ["HOWS", "memory_store", "num_requests", "race_for_names", "race_of_writers", "request_sweep"]
 
 HOWS = ("killed before", "killed after", "failed", "reply lost")
 _ROOT = Path("store")
-
-ACTIONS = tuple(action for action in SHORT_SCRIPT if action[0] != "promote")
-"""What is done; copying into another object store is tried by itself."""
 
 
 class Killed(BaseException):

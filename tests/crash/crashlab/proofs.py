@@ -135,9 +135,9 @@ def object_stores(folder: Path, seed: int) -> Iterator[Row]:
         return
     from crashlab import objects
 
-    points = range(1, objects.num_requests(objects.ACTIONS) + 1)
+    points = range(1, objects.num_requests(SHORT_SCRIPT) + 1)
     for how in objects.HOWS:
-        yield _of(f"object store, {how}: each request", objects.request_sweep(objects.ACTIONS, how, points))
+        yield _of(f"object store, {how}: each request", objects.request_sweep(SHORT_SCRIPT, how, points))
     memory = objects.memory_store()
     wins, wrong = objects.race_for_names([memory, memory], 500)
     yield Row("two clients, one name, in memory", 500, wrong, {"wins": wins})

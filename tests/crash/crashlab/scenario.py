@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from crashlab.board import Board
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.store import Store
 
-__all__ = ["FROZEN", "MUTANT_SCRIPT", "SCRIPT", "SHORT_SCRIPT", "Player", "content", "file_names"]
+__all__ = ["FOREIGN", "FROZEN", "MUTANT_SCRIPT", "SCRIPT", "SHORT_SCRIPT", "Player", "content", "file_names"]
 
 FROZEN = "encoder.bin"
 """A component that never changes: written by the first save, referred to by all later ones."""
 
-_SIZES = {"model.bin": 9_001, "state.json": 300, FROZEN: 4_500}
+FOREIGN = "dcp/shard.bin"
+"""A file that somebody else writes, without syncing it, and that the last rank takes in."""
+
+_SIZES = {"model.bin": 9_001, "state.json": 300, FROZEN: 4_500, FOREIGN: 6_000}
 WORLD = 2
 
 Action = tuple[Any, ...]
@@ -69,9 +73,9 @@ MUTANT_SCRIPT: tuple[Action, ...] = (("save", 10), ("save", 20), ("save", 30), (
 """What shows a broken protocol soonest."""
 
 
-def file_names() -> list[str]:
-    """Return the names of the files of every part."""
-    return sorted(_SIZES)
+def file_names(rank: int) -> list[str]:
+    """Return the names of the files of a rank's part."""
+    return sorted(name for name in _SIZES if name != FOREIGN or rank == WORLD - 1)
 
 
 @functools.lru_cache(maxsize=256)
@@ -121,8 +125,11 @@ class Player:
             for rank in range(WORLD):
                 joined = generation if rank == 0 else self.store.join(generation.path, generation.nonce)
                 part = joined.part(rank)
-                for name in file_names():
-                    if self.refers and name == FROZEN and previous is not None:
+                for name in file_names(rank):
+                    if name == FOREIGN:
+                        _write_unsynced(part.make_folder("dcp") / "shard.bin", content(step, rank, name))
+                        part.adopt("dcp")
+                    elif self.refers and name == FROZEN and previous is not None:
                         part.refer(name, self.store.part(previous, rank).files[name])
                     else:
                         part.write(name, chunks(step, rank, name))
@@ -175,6 +182,15 @@ class Player:
         """Remove what belongs to no commit."""
         with self.store.writer():
             self.store.sweep()
+
+
+def _write_unsynced(path: Path, data: bytes) -> None:
+    """Write a file as other libraries do: nothing brings it to the disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
 
 
 def far(root: Path) -> Path:
