@@ -6,7 +6,8 @@ What must hold, whatever happened:
 2. What it gives was really saved, and every byte of it is as it was.
 3. Every acknowledged commit that no retention rule has given up is there and whole; so is every pinned one, and so is
    whatever else the store lists.
-4. The next save works and is then the newest; a sweep leaves nothing behind that belongs to no commit.
+4. Nobody was told of another writer, since there is none.
+5. The next save works and is then the newest; a sweep leaves nothing behind that belongs to no commit.
 """
 
 from __future__ import annotations
@@ -162,7 +163,12 @@ def check(open_reading: Callable[[], Reading], promise: Promise) -> list[str]:
 def violations(root: Path, notes: Notes, open_store: Callable[[Path], Store] = Store) -> list[str]:
     """Return what is wrong with the store at `root` and the one it promoted to; does not save into them."""
     near, distant = promised(notes)
-    found = check(lambda: StoreReading(root, open_store), near)
+    found = [
+        f"false conflict, there is one writer: {values['text']}"
+        for kind, values in notes
+        if kind == "error" and values["type"] == "WriterConflictError"
+    ]
+    found += check(lambda: StoreReading(root, open_store), near)
     if far(root).exists() or distant.last is not None:
         found += [f"second store: {text}" for text in check(lambda: StoreReading(far(root), open_store), distant)]
     return found

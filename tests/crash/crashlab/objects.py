@@ -22,9 +22,18 @@ from trajload.checkpoint.object_medium import ObjectMedium
 from trajload.checkpoint.object_store import ObjectStore
 from trajload.errors import TrajloadError, WriterConflictError
 
-__all__ = ["HOWS", "memory_store", "num_requests", "race_for_names", "race_of_writers", "request_sweep"]
+__all__ = [
+    "HOWS",
+    "Requests",
+    "instead_of_obstore",
+    "memory_store",
+    "num_requests",
+    "race_for_names",
+    "race_of_writers",
+    "request_sweep",
+]
 
-HOWS = ("killed before", "killed after", "failed", "reply lost")
+HOWS = ("killed before", "killed after", "failed", "reply lost", "sent twice")
 _ROOT = Path("store")
 
 
@@ -38,47 +47,68 @@ class Requests:
     Args:
         at: The so-many-th, from 1; 0 for none.
         how: One of `HOWS`.
+        names: Count calls of these functions only; () for all.
     """
 
-    def __init__(self, at: int = 0, how: str = HOWS[0]) -> None:
-        self._at, self._how, self._dead = at, how, False
+    def __init__(self, at: int = 0, how: str = HOWS[0], names: tuple[str, ...] = ()) -> None:
+        self._at, self._how, self._names, self._dead = at, how, names, False
         self.made: list[str] = []
         self.hit: str | None = None
 
     def __getattr__(self, name: str) -> Any:
         import obstore
-        from obstore.exceptions import GenericError
 
         real = getattr(obstore, name)
+        return lambda *arguments, **options: self.request(name, lambda: real(*arguments, **options))
 
-        def call(*arguments: Any, **options: Any) -> Any:
-            if self._dead:
-                raise Killed
-            self.made.append(name)
-            if len(self.made) != self._at:
-                return real(*arguments, **options)
-            self.hit = name
-            self._dead = self._how.startswith("killed")
-            error: BaseException = Killed() if self._dead else GenericError("the connection was cut")
-            if self._how in ("killed after", "reply lost"):
-                real(*arguments, **options)
-            raise error
+    def request(self, name: str, action: Callable[[], Any]) -> Any:
+        """Do what is asked, unless this is the request that goes wrong."""
+        from obstore.exceptions import GenericError
 
-        return call
+        if self._dead:
+            raise Killed
+        if self._names and name not in self._names:
+            return action()
+        self.made.append(name)
+        if len(self.made) != self._at:
+            return _Upload(self, action()) if name == "open_writer" else action()
+        self.hit = name
+        if self._how == "sent twice":
+            if name in ("put", "delete"):
+                action()
+            return _Upload(self, action()) if name == "open_writer" else action()
+        self._dead = self._how.startswith("killed")
+        error: BaseException = Killed() if self._dead else GenericError("the connection was cut")
+        if self._how in ("killed after", "reply lost"):
+            action()
+        raise error
+
+
+class _Upload:
+    """obstore's writer, whose calls are requests too."""
+
+    def __init__(self, requests: Requests, writer: Any) -> None:
+        self._requests, self._writer = requests, writer
+
+    def write(self, data: bytes) -> Any:
+        return self._requests.request("write", lambda: self._writer.write(data))
+
+    def close(self) -> Any:
+        return self._requests.request("close", self._writer.close)
 
 
 def _opener(memory: Any, requests: Requests | None) -> Callable[[Path], ObjectStore]:
     def open_store(root: Path) -> ObjectStore:
         if requests is None:
             return ObjectStore(memory, prefix=root.name)
-        with _instead_of_obstore(requests):
+        with instead_of_obstore(requests):
             return ObjectStore(memory, prefix=root.name)
 
     return open_store
 
 
 @contextmanager
-def _instead_of_obstore(requests: Requests) -> Iterator[None]:
+def instead_of_obstore(requests: Requests) -> Iterator[None]:
     """Give every medium made in the block `requests` to call, and no patience."""
     real = ObjectMedium.__init__
 
@@ -110,20 +140,20 @@ def _play(memory: Any, requests: Requests, actions: Sequence[Any], board: Board)
     return None
 
 
-def num_requests(actions: Sequence[Any]) -> int:
+def num_requests(actions: Sequence[Any], names: tuple[str, ...] = ()) -> int:
     """Return how many requests the actions take when nothing goes wrong."""
-    requests, board = Requests(), Board()
+    requests, board = Requests(names=names), Board()
     problem = _play(memory_store(), requests, actions, board)
     board.close()
     assert problem is None, problem
     return len(requests.made)
 
 
-def request_sweep(actions: Sequence[Any], how: str, points: Sequence[int]) -> Tally:
+def request_sweep(actions: Sequence[Any], how: str, points: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
     """Let request number n go wrong for each n in `points`, then judge what is left as another process sees it."""
     tally = Tally()
     for at in points:
-        memory, requests, board = memory_store(), Requests(at, how), Board()
+        memory, requests, board = memory_store(), Requests(at, how, names), Board()
         problem = _play(memory, requests, actions, board)
         notes = board.notes()
         board.close()
@@ -156,11 +186,11 @@ def _together(*actions: Callable[[], None]) -> list[BaseException]:
     return raised
 
 
-def race_for_names(clients: Sequence[Any], rounds: int) -> tuple[list[int], list[str]]:
+def race_for_names(
+    clients: Sequence[Any], rounds: int, make_medium: type[ObjectMedium] = ObjectMedium
+) -> tuple[list[int], list[str]]:
     """Let every client publish the same name at the same moment, `rounds` times; return wins and violations."""
-    media = [
-        ObjectMedium(client, "race", f"client {i}", pause=lambda seconds: None) for i, client in enumerate(clients)
-    ]
+    media = [make_medium(client, "race", f"client {i}", pause=lambda seconds: None) for i, client in enumerate(clients)]
     barrier = threading.Barrier(len(media), timeout=60)
     told: list[list[bool]] = [[] for _ in media]
 
