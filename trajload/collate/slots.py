@@ -164,14 +164,12 @@ class BatchSlots(StreamSlots):
         """
         return SlotPlan(num_rows, num_steps, stream_layout, text_streams, row_is_pad=row_is_pad).reserve(pool).open()
 
-    def address(self, key: str) -> int:
-        """Return where the memory of a tensor begins, 0 if the batch has none of that key."""
+    def addresses(self) -> list[int]:
+        """Return where the memory of each tensor begins, in the order of `SlotPlan.shapes`."""
         if self._tensors is not None:
-            tensor = self._tensors.get(key)
-            return 0 if tensor is None else tensor.data_ptr()
+            return [tensor.data_ptr() for tensor in self._tensors.values()]
         assert self._arrays is not None
-        array = self._arrays.get(key)
-        return 0 if array is None else int(array.ctypes.data)
+        return [int(self._arrays[key].ctypes.data) for key in self._plan.shapes]
 
     def memory(self, key: str) -> NDArray:
         """Return one tensor's memory without opening the slots."""

@@ -46,12 +46,22 @@ class _Shared:
         self.depth = depth
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
+        """The consumer waits here."""
+        self.has_room = threading.Condition(self.lock)
+        """The planner waits here for room for so many jobs as it opens together."""
+        self.num_together = max(1, min(planner.num_together, depth // 2))
         self.open_jobs: deque[Job] = deque()
         self.closing = False
         self.failure: BaseException | None = None
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
         """Of the planner: what it opened before is still delivered."""
+
+    @property
+    def num_wanted(self) -> int:
+        """How many jobs are to be opened now. The lock is held."""
+        left = self.num_together if self.stop_at is None else min(self.num_together, self.stop_at - self.next_plan)
+        return left if left <= self.depth - len(self.open_jobs) else 0
 
     def fail(self, err: BaseException) -> None:
         with self.changed:
@@ -73,22 +83,20 @@ class _Shared:
 def _plan_loop(shared: _Shared) -> None:
     try:
         while True:
-            with shared.changed:
-                while not shared.closing and (
-                    len(shared.open_jobs) >= shared.depth
-                    or (shared.stop_at is not None and shared.next_plan >= shared.stop_at)
-                ):
-                    shared.changed.wait()
+            with shared.has_room:
+                while not shared.closing and not shared.num_wanted:
+                    shared.has_room.wait()
                 if shared.closing:
                     return
-                train_step = shared.next_plan
-            job = shared.planner.open_job(train_step)
+                train_step, most = shared.next_plan, shared.num_wanted
+            jobs = shared.planner.open_jobs(train_step, most)
             with shared.changed:
-                shared.open_jobs.append(job)
-                shared.next_plan = train_step + 1
+                shared.open_jobs.extend(jobs)
+                shared.next_plan = train_step + len(jobs)
                 shared.changed.notify_all()
-            shared.planner.begin(job)
-            del job
+            for job in jobs:
+                shared.planner.begin(job)
+            del job, jobs
             shared.planner.look_ahead()
     except BaseException as err:
         with shared.changed:
@@ -138,6 +146,7 @@ def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> N
     with shared.changed:
         shared.closing = True
         shared.changed.notify_all()
+        shared.has_room.notify_all()
     shared.planner.stop()
     for role in ("plan", "read", "decode"):
         _join(threads[role])
@@ -231,7 +240,8 @@ class Prefetcher:
                     raise _as_trajload(failure) from failure
                 shared.changed.wait()
             job = shared.open_jobs.popleft()
-            shared.changed.notify_all()
+            if shared.num_wanted:
+                shared.has_room.notify_all()
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])
             raise err
