@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from trajload.jit import loaded_quickly
@@ -23,6 +24,10 @@ UNKNOWN, MISSING, BAD = 0, -1, -2
 """In place of an address: not looked at, the episode lacks the stream, only the plain path can tell what is wrong."""
 UNREADY = -1
 """Of a whole call: some address or clock is not known."""
+_LINE_BYTES = 64
+_MAX_AHEAD_BYTES = 4096
+_AHEAD = 2
+"""Rows from the one that is copied to the one whose memory is asked for: it takes a third off the copy."""
 META = ("row_bytes", "num_places", "first_offset", "is_run")
 """Columns of `meta_SM`; `first_offset` is the place in `offset_X`, `is_run` whether a stream's offsets are neighbours."""
 
@@ -77,6 +82,24 @@ def _fill(typing_context: Any, target: Any, num_bytes: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, which need not exist."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], cgutils.voidptr_t)
+        number = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            (cgutils.voidptr_t,),
+            ir.FunctionType(ir.VoidType(), (cgutils.voidptr_t, number, number, number)),
+        )
+        builder.call(function, (pointer, number(0), number(3), number(1)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 @_compiled
 def _state(row_G: Int64Array, episode_N: Int64Array, address_SE: Int64Array, clock_E3: Int64Array) -> int:
     """Return 0 if all that the rows need is known, UNREADY if something is not, BAD where a row is for the plain path."""
@@ -92,6 +115,20 @@ def _state(row_G: Int64Array, episode_N: Int64Array, address_SE: Int64Array, clo
             if address == UNKNOWN:
                 found = UNREADY
     return found
+
+
+@_compiled
+def _zero_rows(row_G: Int64Array, num_rows: int, target_K: Int64Array, row_bytes: int) -> None:
+    """Zero rows of one key, neighbours at once."""
+    g = 0
+    while g < len(row_G):
+        k = row_G[g] // num_rows
+        end = min(g + (k + 1) * num_rows - row_G[g], len(row_G))
+        stop = g + 1
+        while stop < end and row_G[stop] == row_G[stop - 1] + 1:
+            stop += 1
+        _fill(target_K[k] + (row_G[g] - k * num_rows) * row_bytes, (stop - g) * row_bytes, 0)
+        g = stop
 
 
 @_compiled
@@ -111,6 +148,8 @@ def _copy_rows(
 ) -> None:
     """Write rows of one stream: values, `is_pad` and `is_missing`, at the addresses of each batch."""
     window_bytes = row_bytes * num_places
+    _zero_rows(row_G, num_rows, target_K3[:, 1], num_places)
+    _zero_rows(row_G, num_rows, target_K3[:, 2], 1)
     k = 0
     for g in range(len(row_G)):
         n = row_G[g]
@@ -120,18 +159,22 @@ def _copy_rows(
         episode = episode_N[n]
         source = address_E[episode]
         values, mask = target_K3[k, 0] + b * window_bytes, target_K3[k, 1] + b * num_places
-        _fill(target_K3[k, 2] + b, 1, source == MISSING)
         if source == MISSING:
+            _fill(target_K3[k, 2] + b, 1, 1)
             _fill(values, window_bytes, 0)
             _fill(mask, num_places, 1)
             continue
         last = num_steps_E[episode] - 1
         if is_run:
+            if g + _AHEAD < len(row_G):
+                after = row_G[g + _AHEAD]
+                first_byte = address_E[episode_N[after]] + (start_N[after] + offset_T[0]) * row_bytes
+                for i in range(0, min(window_bytes, _MAX_AHEAD_BYTES), _LINE_BYTES):
+                    _prefetch(first_byte + i)
             low = start_N[n] + offset_T[0]
             begin = min(max(-low, 0), num_places)
             end = min(max(last + 1 - low, begin), num_places)
             _copy(values + begin * row_bytes, source + (low + begin) * row_bytes, (end - begin) * row_bytes)
-            _fill(mask + begin, end - begin, 0)
             if begin > 0:
                 _fill(mask, begin, 1)
             if end < num_places:
@@ -148,7 +191,8 @@ def _copy_rows(
         for t in range(num_places):
             step = start_N[n] + offset_T[t]
             row = min(max(step, 0), last)
-            _fill(mask + t, 1, row != step)
+            if row != step:
+                _fill(mask + t, 1, 1)
             if row != step and is_zero_pad:
                 _fill(values + t * row_bytes, row_bytes, 0)
             else:
@@ -172,6 +216,14 @@ def _write_times(times_T: Int64Array, low: int, dilation: int, last: int, num: i
     part = part * 2_000_000_000 + num
     time = begin_ns + whole * 1_000_000_000 + part // unit
     part = part % unit
+    if low >= 0 and low + dilation * (len(times_T) - 1) <= last:  # the whole window, as most are: no branches
+        for t in range(len(times_T)):
+            times_T[t] = time
+            part += rest
+            is_more = part >= unit
+            part -= unit * is_more
+            time += gain + is_more
+        return
     for t in range(len(times_T)):
         due = min(max(low + dilation * t, 0), last)
         if due == step + dilation:
@@ -207,6 +259,8 @@ def _write_keys(
     target_K9: Int64Array,
 ) -> int:
     """Write what does not come from streams, and return how many rows have no uniform clock: their times are left out."""
+    for i in range(3):
+        _zero_rows(row_G, num_rows, target_K9[:, i], num_steps)
     num_irregular, k = 0, -1
     for g in range(len(row_G)):
         n = row_G[g]
@@ -222,8 +276,6 @@ def _write_keys(
         episode = episode_N[n]
         first, last = start_N[n] + low, num_steps_E[episode] - 1
         place = b * num_steps
-        for i in range(3):
-            _fill(target_K[i] + place, num_steps, 0)
         if first <= 0 and (-first) % dilation == 0 and (-first) // dilation < num_steps:
             _fill(target_K[0] + place + (-first) // dilation, 1, 1)
         if first <= last and (last - first) % dilation == 0 and (last - first) // dilation < num_steps:
