@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajload.errors import ConfigError, StageFailedError, TrajloadError, described
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.depth import DepthControl
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
 
@@ -36,7 +38,7 @@ class _Shared:
         planner: UnitPlanner,
         start: int,
         stop: int | None,
-        depth: int,
+        depth: DepthControl,
     ) -> None:
         self.builder = builder
         self.planner = planner
@@ -49,7 +51,6 @@ class _Shared:
         """The consumer waits here."""
         self.has_room = threading.Condition(self.lock)
         """The planner waits here for room for so many jobs as it opens together."""
-        self.num_together = max(1, min(planner.num_together, depth // 2))
         self.open_jobs: deque[Job] = deque()
         self.closing = False
         self.failure: BaseException | None = None
@@ -60,8 +61,10 @@ class _Shared:
     @property
     def num_wanted(self) -> int:
         """How many jobs are to be opened now. The lock is held."""
-        left = self.num_together if self.stop_at is None else min(self.num_together, self.stop_at - self.next_plan)
-        return left if left <= self.depth - len(self.open_jobs) else 0
+        num = max(1, min(self.planner.num_together, self.depth.value // 2))
+        if self.stop_at is not None:
+            num = max(0, min(num, self.stop_at - self.next_plan))
+        return num if num <= self.depth.value - len(self.open_jobs) else 0
 
     def fail(self, err: BaseException) -> None:
         with self.changed:
@@ -77,6 +80,7 @@ class _Shared:
                 job.errors.append((unit.row, err))
             job.remaining -= unit.num_parts
             if job.remaining == 0:
+                self.depth.made(time.perf_counter() - job.opened_at)
                 self.changed.notify_all()
 
 
@@ -89,8 +93,13 @@ def _plan_loop(shared: _Shared) -> None:
                 if shared.closing:
                     return
                 train_step, most = shared.next_plan, shared.num_wanted
+            opened_at = time.perf_counter()
             jobs = shared.planner.open_jobs(train_step, most)
             with shared.changed:
+                for job in jobs:
+                    job.opened_at = opened_at
+                    if job.remaining == 0:  # done on the way
+                        shared.depth.made(time.perf_counter() - opened_at)
                 shared.open_jobs.extend(jobs)
                 shared.next_plan = train_step + len(jobs)
                 shared.changed.notify_all()
@@ -164,7 +173,7 @@ class Prefetcher:
         builder: Makes the batches.
         start: First train_step.
         stop: Half-open end of a finite run, None without end.
-        depth: Train_steps open at once, at least 1.
+        depth: Train_steps open at once. It is told how long batches take, and may change.
         num_decoders: Decoder threads, at least 1.
         num_readers: Reader threads, at least 1.
         planner: Cuts batches into units; None for one unit a row. Closed with the prefetcher.
@@ -176,13 +185,14 @@ class Prefetcher:
         *,
         start: int,
         stop: int | None,
-        depth: int,
+        depth: DepthControl,
         num_decoders: int,
         num_readers: int = 1,
         planner: UnitPlanner | None = None,
     ) -> None:
         self._shared = _Shared(builder, planner or RowUnits(builder, num_decoders), start, stop, depth)
         self._next = start
+        depth.begin()
         roles: dict[str, tuple[Any, int]] = {
             "plan": (_plan_loop, 1),
             "read": (_read_loop, num_readers),
@@ -229,6 +239,7 @@ class Prefetcher:
         shared = self._shared
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
+        asked_at = time.perf_counter()
         with shared.changed:
             while not (shared.open_jobs and shared.open_jobs[0].remaining == 0):
                 if shared.closing:
@@ -240,6 +251,8 @@ class Prefetcher:
                     raise _as_trajload(failure) from failure
                 shared.changed.wait()
             job = shared.open_jobs.popleft()
+            now = time.perf_counter()
+            shared.depth.taken(now, now - asked_at)
             if shared.num_wanted:
                 shared.has_room.notify_all()
         if job.errors:
