@@ -82,28 +82,31 @@ class SlotPlan:
             shapes["row_is_pad"] = ((B,), flag)
         self.shapes = shapes
         """Shape and dtype of each tensor that has a size of its own; the values of ragged streams are not among them."""
-        self._patterns: list[tuple[str, torch.Tensor, np.dtype[Any] | None]] | None = None
-        """Key, tensor of its dtype and shape; of its dtype alone, beside NumPy's, where the memory is large."""
+        self._patterns: list[tuple[str, torch.Tensor]] | None = None
+        """Of each key a tensor of its dtype and shape; of its dtype alone where the memory is large."""
+        self._large: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_patterns": None}  # worker processes do not load torch for them
 
     def reserve(self, pool: TensorPool | None = None) -> BatchSlots:
         """Return memory for one batch, all of it undefined until it is opened; large streams come from `pool`."""
         import torch  # here: worker processes write arrays that exist, and do not pay for loading it
 
         if self._patterns is None:
-            patterns = []
-            for key, (shape, dtype) in self.shapes.items():
-                is_large, torch_dtype = self._is_large(key), getattr(torch, dtype.name)
-                pattern = torch.empty(0 if is_large else shape, dtype=torch_dtype)
-                patterns.append((key, pattern, dtype if is_large else None))
-            self._patterns = patterns
+            self._patterns = [
+                (key, torch.empty(0 if self._is_large(key) else shape, dtype=getattr(torch, dtype.name)))
+                for key, (shape, dtype) in self.shapes.items()
+            ]
+            self._large = {key for key in self.shapes if self._is_large(key)}
         tensors = {}
-        for key, pattern, dtype in self._patterns:
-            if dtype is None:
+        for key, pattern in self._patterns:
+            if key not in self._large:
                 tensors[key] = torch.empty_like(pattern)  # half the time of torch.empty, which parses shape and dtype
             elif pool is None:
                 tensors[key] = torch.empty(self.shapes[key][0], dtype=pattern.dtype)
             else:
-                tensors[key] = pool.empty(self.shapes[key][0], dtype, pattern.dtype)
+                tensors[key] = pool.empty(*self.shapes[key], pattern.dtype)
         return BatchSlots(self, tensors=tensors)
 
     def _is_large(self, key: str) -> bool:
