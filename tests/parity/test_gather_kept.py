@@ -77,12 +77,15 @@ def test_raw_streams_are_kept_within_the_budget_and_mapped_beyond_it(
     monkeypatch.setattr(ResidentBudget, "of_machine", classmethod(lambda cls: ResidentBudget(10**9, allowed)))
     with tl.Loader(dataset, window=window, num_workers=num_workers, **COMMON) as loader:
         assert [batch.digest() for batch in itertools.islice(loader, 40)] == want
-        figures = loader.stats()["signals"]
+        stats = loader.stats()
+        figures = stats["signals"]
         part: Any = loader._engine.gather
         table = part._parts[0].table
         assert {c.key for c in table.choices if not table.is_mapped(c)} == set(names)
     assert figures["most_resident_bytes"] == allowed
     assert allowed * 0.6 <= figures["resident_bytes"] <= allowed  # not all: some episodes lack a stream
+    if len(names) == len(STREAMS):
+        assert stats["bytes_read"] == figures["resident_bytes"]  # each array once
     assert loader.stats()["signals"]["resident_bytes"] == 0
 
 

@@ -47,7 +47,7 @@ class SourceGather:
     """Of `_KEYS`; -1 where batches have no such key."""
     gathered: Gathered
     mapped_bytes: int
-    """Of one window, of streams that are mapped."""
+    """Of one window, of streams that are mapped. Those of others are counted when they are read."""
     window_bytes: int
 
 
@@ -71,7 +71,7 @@ def source_gather(builder: BatchBuilder, source: SourceRows, gathered: Gathered)
         meta.append((row, layout.num_places, 0, False))
         keys.append(key)
     window = source.window
-    table = GatherTable(source.dataset, gathered, len(absent), window.dilation)
+    table = GatherTable(source.dataset, gathered, len(absent), window.dilation, source.fetch)
     place_of = {key: place for place, key in enumerate(builder.slot_plan(builder.num_rows).shapes)}
     meta_SM = np.array(meta, dtype=np.int64).reshape(len(meta), 4)
     taken_keys = {choice.key for choice in taken}

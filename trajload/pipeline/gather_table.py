@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,10 +134,19 @@ class GatherTable:
         gathered: What `choose_gathered` took.
         num_absent: Further streams, behind those, that no episode has.
         dilation: Of the window.
+        read: Returns bytes of the dataset's files that will be kept, and counts them.
     """
 
-    def __init__(self, dataset: Dataset, gathered: Gathered, num_absent: int, dilation: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        gathered: Gathered,
+        num_absent: int,
+        dilation: int,
+        read: Callable[[ByteRange], bytes],
+    ) -> None:
         self.dataset = dataset
+        self._read = read
         self.choices = gathered.choices
         # Copies: the kernels are compiled for arrays that may be written.
         self.num_steps_E: Int64Array = np.array(dataset.num_steps_E, dtype=np.int64)
@@ -240,7 +249,7 @@ class GatherTable:
         rows_N = np.arange(int(self.num_steps_E[episode]), dtype=np.int64)
         out = self._room(memory, s, episode)
         store = self.dataset.store
-        blobs = [store.read(where) for where in plan_reads(track, rows_N)]
+        blobs = [self._read(where) for where in plan_reads(track, rows_N)]
         decode_rows(
             track, rows_N, blobs, out, spec=choice.spec, request=choice.request, store=store, context=self._context
         )
@@ -276,7 +285,7 @@ class GatherTable:
         # Before it is read: what is changed after this is noticed, since the file is no more what was mapped.
         mapped = None if self._is_kept[s] else self._mapped(memory, episode, where)
         # Read, not taken from the mapping: a file that was cut meanwhile is an error here, and a signal there.
-        data = self.dataset.store.read(where)
+        data = self._read(where) if mapped is None else self.dataset.store.read(where)
         if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
             raise ShardCorruptError(f"array at byte {offset} of {file!r} is damaged.")
         if mapped is not None:
