@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", default=None, help="result file; default benchmarks/results/crash_tests.json")
     parser.add_argument("--folder", default=None, help="where stores are made; default in memory, if there is /dev/shm")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # file systems are unmounted on the way out
     wanted = options.only.split(",")
     if unknown := set(wanted) - set(PROOFS):
         parser.error(f"--only: got {', '.join(sorted(unknown))}, expected some of {', '.join(PROOFS)}")
