@@ -115,3 +115,24 @@ def test_shelf_shows_each_tree_exactly_whatever_a_reader_left(tmp_path: Path) ->
         for path in tree:
             if (tmp_path / "shelf" / path).is_file():
                 (tmp_path / "shelf" / path).write_bytes(b"longer than before")
+
+
+def test_states_left_out_are_states_of_an_earlier_prefix(tmp_path: Path) -> None:
+    """Where the process was told nothing new, leaving them out loses none."""
+    recorder = Recorder(tmp_path)
+    with recorder.recording():
+        os.mkdir(tmp_path / "a")
+        _write(tmp_path / "a" / "one", b"1" * 5000, sync=True)
+        _write(tmp_path / "a" / "two", b"2", sync=False)
+        os.link(tmp_path / "a" / "one", tmp_path / "a" / "three")
+        _sync_folder(tmp_path / "a")
+        os.replace(tmp_path / "a" / "two", tmp_path / "a" / "one")
+        os.unlink(tmp_path / "a" / "three")
+        _sync_folder(tmp_path)
+        _write(tmp_path / "b", b"b", sync=True)
+
+    def trees(told: set[int] | None) -> list[frozenset[object]]:
+        return [frozenset(state.tree.items()) for state in states(recorder.ops, 1 << 12, told=told)]
+
+    assert set(trees(set())) == set(trees(None))
+    assert len(trees(set())) < len(trees(None))

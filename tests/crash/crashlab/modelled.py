@@ -122,7 +122,7 @@ def judge_states(
     start = time.perf_counter()
     seen: set[object] = set()
     prefix, notes, owed = -1, list[tuple[str, dict[str, Any]]](), judge.promised([])
-    for state in states(recording.ops, most_per_prefix, seed, every):
+    for state in states(recording.ops, most_per_prefix, seed, every, set(recording.marks)):
         if state.prefix != prefix:
             prefix, notes = state.prefix, recording.notes_by(state.prefix)
             owed = judge.promised(notes)

@@ -72,7 +72,7 @@ def power_cuts(folder: Path, seed: int) -> Iterator[Row]:
 def model(folder: Path, seed: int) -> Iterator[Row]:
     """States of the model, and that strace sees exactly the operations that it is built on."""
     recording = record(folder / "recorded", SCRIPT)
-    verdict = judge_states(recording, folder / "states", 32, seed=seed, lay_out_every=200)
+    verdict = judge_states(recording, folder / "states", 96, seed=seed, lay_out_every=200)
     facts = {"operations": len(recording.ops), "laid_out_and_worked_on": verdict.num_laid_out}
     wrong = [verdict.told()] if verdict.violations else []
     yield Row("power loss, modelled states", verdict.num_states, wrong, facts)

@@ -8,7 +8,7 @@ That is more than any one file system does; a protocol that survives it does not
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from crashlab.recorder import Op
@@ -86,9 +86,15 @@ class Model:
     def __init__(self) -> None:
         self.folders: dict[int, _Folder] = {0: _Folder()}
         self.files: dict[int, _File] = {}
+        self._whole: dict[int, dict[str, int] | bytes] = {}  # nodes as they are if nothing is lost
+
+    def newest_change(self, folder: int) -> tuple[int, int]:
+        """Return the last change of a folder that a cut may lose."""
+        return folder, len(self.folders[folder].pending) - 1
 
     def apply(self, op: Op) -> None:
         """Carry out one operation."""
+        self._whole.pop(op.parent if op.kind in ("make", "drop", "move") else op.node, None)
         if op.kind in ("make", "drop", "move"):
             if op.kind == "make" and op.node not in self.folders and op.node not in self.files:
                 if op.folder:
@@ -137,19 +143,32 @@ class Model:
         lost: dict[int, set[int]] = {}
         for node, number in dropped:
             lost.setdefault(node, set()).add(number)
-        none: set[int] = set()
         tree: Tree = {}
         todo = [("", 0)]
         while todo:
             path, node = todo.pop()
-            for name, child in self.folders[node].entries_without(frozenset(lost.get(node, none))).items():
+            for name, child in self._entries(node, lost).items():
                 below = f"{path}/{name}" if path else name
                 if child in self.folders:
                     tree[below] = None
                     todo.append((below, child))
                 else:
-                    tree[below] = self.files[child].bytes_without(frozenset(lost.get(child, none)), sized)
+                    tree[below] = self._bytes(child, lost, sized)
         return tree
+
+    def _entries(self, node: int, lost: dict[int, set[int]]) -> dict[str, int]:
+        if node in lost:
+            return self.folders[node].entries_without(frozenset(lost[node]))
+        if node not in self._whole:
+            self._whole[node] = self.folders[node].entries_without(frozenset())
+        return self._whole[node]  # type: ignore[return-value]
+
+    def _bytes(self, node: int, lost: dict[int, set[int]], sized: bool) -> bytes:
+        if node in lost:
+            return self.files[node].bytes_without(frozenset(lost[node]), sized)
+        if node not in self._whole:
+            self._whole[node] = self.files[node].bytes_without(frozenset(), False)
+        return self._whole[node]  # type: ignore[return-value]
 
     def describe(self, change: tuple[int, int]) -> str:
         """Return one pending change in words."""
@@ -179,8 +198,19 @@ def _choices(
         yield frozenset(change for change in pending if draw.random() < likely)
 
 
-def states(ops: Sequence[Op], most_per_prefix: int, seed: int = 0, every: int = 1) -> Iterator[State]:
-    """Return the states after each prefix of `ops` (or each `every`-th), none twice in a row of the same prefix."""
+def states(
+    ops: Sequence[Op], most_per_prefix: int, seed: int = 0, every: int = 1, told: Container[int] | None = None
+) -> Iterator[State]:
+    """Return the states after each prefix of `ops`, none twice of the same prefix.
+
+    Args:
+        ops: What was recorded.
+        most_per_prefix: About so many states of one prefix, where there are more.
+        seed: Of the choice.
+        every: Only each so-many-th prefix.
+        told: Prefixes by which the process had been told something new; None for any. After the others, states without
+            the last operation are left out, and those after a sync: they are states of the prefix before, too.
+    """
     draw = random.Random(seed)
     model = Model()
     for prefix in range(len(ops) + 1):
@@ -189,6 +219,12 @@ def states(ops: Sequence[Op], most_per_prefix: int, seed: int = 0, every: int = 
         if prefix % every and prefix != len(ops):
             continue
         pending = model.pending()
+        if prefix and every == 1 and told is not None and prefix not in told:
+            last = ops[prefix - 1]
+            if last.kind == "sync":
+                continue
+            if last.kind in ("make", "drop", "move"):
+                pending = [change for change in pending if change != model.newest_change(last.parent)]
         seen = set()
         for dropped in _choices(pending, most_per_prefix, draw):
             loses_data = any(node in model.files for node, _ in dropped)
