@@ -132,8 +132,8 @@ class BlockPool:
     def make_room(self, block: Block, position: int, *, is_urgent: bool) -> bool:
         """Find memory for a block to be decoded; return whether there is.
 
-        Evicts only what is used later than the block itself. A block that is not urgent also leaves alone what may be
-        used beyond the planner's horizon, unless that was given up.
+        An urgent one evicts what is used later than itself. Work ahead of time evicts only what was given up: whatever is in
+        use comes within a few train_steps, and would have to be decoded again.
         """
         assert block.plan is not None
         offset = self.arena.take(block.plan.num_bytes)
@@ -152,7 +152,7 @@ class BlockPool:
         for block in self.blocks.values():
             if block.state is not State.READY or block.pins or block.next_use <= next_use:
                 continue
-            if not (block.uses or is_urgent or self._is_given_up(block, position)):
+            if not is_urgent and (block.uses or not self._is_given_up(block, position)):
                 continue
             if best is None or block.next_use > best.next_use:
                 best = block
