@@ -23,7 +23,7 @@ from trajload.sampling.orders import Interleaved2
 
 COPY = 4.0
 """Copying a batch takes as long as decoding so many frames: about 20 are decoded for each."""
-WARM_UP = 40
+WARM_UP, DEPTH = 40, 4
 NUM_EPISODES, NUM_STEPS = 24, 110
 COMMON: dict[str, Any] = {"window": tl.Window(num_steps=16), "global_batch_size": 8, "seed": 3, "num_workers": 2}
 
@@ -74,7 +74,7 @@ def play(dataset: tl.Dataset, num_batches: int, *, num_decoders: int = 2, digest
         context, jobs, busy = builder.new_context(), [], []
         now, num_frames, num_begun = 0.0, 0, 0
         while len(out.ready_at) < num_batches:
-            while len(jobs) < engine.depth:
+            while len(jobs) < DEPTH:
                 jobs.append(units.open_job(len(out.ready_at) + len(jobs)))
                 units.begin(jobs[-1])
                 units.look_ahead()
