@@ -75,7 +75,7 @@ def play(dataset: tl.Dataset, num_batches: int, *, num_decoders: int = 2, digest
         now, num_frames, num_begun = 0.0, 0, 0
         while len(out.ready_at) < num_batches:
             while len(jobs) < DEPTH:
-                jobs.append(units.open_job(len(out.ready_at) + len(jobs)))
+                jobs += units.open_jobs(len(out.ready_at) + len(jobs), 1)
                 units.begin(jobs[-1])
                 units.look_ahead()
             with units._changed:
