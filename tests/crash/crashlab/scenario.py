@@ -17,6 +17,7 @@ from crashlab.board import Board
 
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.store import Store
+from trajload.errors import TrajloadError
 
 __all__ = ["FOREIGN", "FROZEN", "MUTANT_SCRIPT", "SCRIPT", "SHORT_SCRIPT", "Player", "content", "file_names"]
 
@@ -186,11 +187,14 @@ class Player:
 
 def _write_unsynced(path: Path, data: bytes) -> None:
     """Write a file as other libraries do: nothing brings it to the disk."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+    except OSError as error:  # theirs, and not the store's to put into words
+        raise TrajloadError(f"the other library failed: {error}") from error
 
 
 def far(root: Path) -> Path:
