@@ -295,8 +295,8 @@ class GatherUnit:
 class GatherUnits(QueuedUnits):
     """Gathers what can be gathered, and leaves the rest of each row to a unit of its own."""
 
-    def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1) -> None:
-        super().__init__(builder, num_decoders)
+    def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1, num_readers: int = 1) -> None:
+        super().__init__(builder, num_decoders, num_readers)
         self._part = part
         self._plain = RowUnits(builder)
 
