@@ -17,7 +17,7 @@ _SLACK_S = 0.0001
 """A sleep is always a little longer than asked for."""
 _HELD_S = 0.0003
 """Waits beyond it mean that another thread held the interpreter for long: short pieces of Python do not count."""
-_MIN_PROBES = 20
+_MIN_PROBES = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from trajload.bench.observe import Observation
 __all__ = ["LIMITS", "Verdict", "judge"]
 
 LIMITS = {
-    "consumer": "the consumer",
-    "storage": "storage",
-    "decode": "decoding",
-    "transform": "transforms",
-    "collate": "putting batches together",
-    "transfer": "the copy to the device",
-    "plan": "planning rows",
-    "queue": "the queue: too few batches are in the works",
-    "worker": "one slow worker process",
-    "gil": "the interpreter lock (GIL)",
+    "consumer": "The consumer is the limit",
+    "storage": "Storage is the limit",
+    "decode": "Decoding is the limit",
+    "transform": "Transforms are the limit",
+    "collate": "Putting batches together is the limit",
+    "transfer": "The copy to the device is the limit",
+    "plan": "Planning rows is the limit",
+    "queue": "Too few batches are in the works",
+    "worker": "One worker process holds up the others",
+    "gil": "The interpreter lock (GIL) is the limit",
 }
 """What a loader can be bound by."""
 _LIMIT_OF_STAGE = {
@@ -36,9 +36,11 @@ _FED_SHARE = 0.05
 """A consumer that waits for less than this share of the time is fed: the loader is not what holds it up."""
 _FULL = 0.7
 """Threads that are busy for less than this share of the time do not limit by themselves."""
+_GIL_TAKEN = 0.8
+"""An interpreter held for so much of the time limits, whoever holds it."""
 _GIL_HELD = 0.5
+"""One held for less than this share of the time does not."""
 _GIL_BLOCKED = 0.25
-_MAX_READY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,12 @@ def judge(seen: Observation, facts: Facts) -> Verdict:
     limit, load = _limit(seen, facts, loads)
     own = consumer_work(seen)
     fed = max(0.0, 1 - seen.wait_share)
-    rest = {f"{other.role} threads": other.use for other in loads if load is None or other.role != load.role}
+    # Other threads may help out with what limits: that part goes away with it.
+    rest = {
+        f"{other.role} threads": other.use if load is None else other.use - other.stages.get(load.stage, 0.0)
+        for other in loads
+        if load is None or other.role != load.role
+    }
     rest["the consumer"] = fed
     next_limit = max(rest, key=lambda name: rest[name]) if rest else None
     ceiling = max([*rest.values(), 0.02])
@@ -139,35 +146,30 @@ def _is_held_up_by_interpreter(seen: Observation, load: Load) -> bool:
     """Return whether threads wait for each other's Python, rather than for data or a CPU."""
     if load.worker is not None or seen.gil is None or seen.gil.held_share < _GIL_HELD:
         return False
-    is_waiting = load.blocked_share is None or load.blocked_share >= _GIL_BLOCKED
-    return is_waiting or load.num_threads == 1
+    if seen.gil.held_share >= _GIL_TAKEN or load.blocked_share is None:
+        return True
+    return load.num_threads > 1 and load.blocked_share >= _GIL_BLOCKED
 
 
 def _sentence(limit: str, seen: Observation, load: Load | None, knobs: tuple[Knob, ...], headroom: float) -> str:
     waits = f"the consumer waits {seen.wait_share:.0%} of the time"
     if limit == "consumer":
         return (
-            f"The consumer is the limit: it waits only {seen.wait_share:.0%} of the time, and the loader could feed one "
+            f"{LIMITS[limit]}: it waits only {seen.wait_share:.0%} of the time, and the loader could feed one "
             f"about {_times(headroom)} as fast; only a faster training step helps."
         )
     assert load is not None or limit in ("queue", "worker")
-    what = f"{_name(limit, load).capitalize()} is the limit"
-    if limit == "worker":
-        what = f"Worker process {load.worker if load else '?'} holds up the others"
-    elif limit == "queue":
-        what = "Too few batches are in the works"
+    what = LIMITS[limit]
+    if limit == "worker" and load is not None:
+        what = f"Worker process {load.worker} holds up the others"
     busy = ""
     if load is not None:
-        threads = "thread is" if load.num_threads == 1 else f"{load.num_threads} threads are"
         role = "consumer's" if load.role == "consumer" else load.role
-        busy = f" ({waits} and the {role} {threads} busy for {load.use:.0%} of it)"
+        threads = f"{role} thread is" if load.num_threads == 1 else f"{load.num_threads} {role} threads are"
+        busy = f" ({waits}, and the {threads} busy for {min(load.use, 1.0):.0%} of it)"
     if not knobs:
         return f"{what}{busy}."
     return f"{what}{busy}: {knobs[0].text}, for up to {_times(knobs[0].gain)} the speed."
-
-
-def _name(limit: str, load: Load | None) -> str:
-    return LIMITS[limit]
 
 
 def _times(factor: float) -> str:
