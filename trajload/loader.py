@@ -165,11 +165,9 @@ class Loader(LoaderFacts):
                 if prefetcher is None:
                     prefetcher = self._prefetcher = engine.start(self._train_step)
                 prefetcher.check_process()
-                with engine.stats.timed("wait"):
-                    batch = prefetcher.next()
+                batch = engine.stats.next_of(prefetcher)
                 if batch is None:
                     return
-                engine.stats.delivered()
                 self._train_step = batch.train_step + 1
                 yield batch
                 del batch  # what the consumer let go of must not live on here

@@ -28,6 +28,7 @@ __all__ = ["Measured", "measure", "measure_with_details", "try_change"]
 
 _MAX_SERIES = 2000
 _QUALITY_BATCHES = 32
+_OWN_SHARE = 0.2
 
 
 class Measured:
@@ -185,7 +186,9 @@ def _report(
 def _stages(seen: Observation) -> dict[str, dict[str, Any]]:
     out = {}
     for stage, told in seen.stats["stages"].items():
-        threads = sum(1 for thread in seen.threads if thread.seconds.get(stage))
+        # Threads that do a little of it on the way do not count.
+        spent = [thread.seconds.get(stage, 0.0) for thread in seen.threads]
+        threads = sum(1 for s in spent if s > _OWN_SHARE * max(spent))
         out[stage] = {
             "count": told["count"],
             "seconds": told["seconds"],

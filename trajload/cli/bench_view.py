@@ -72,6 +72,11 @@ def print_report(report: Mapping[str, Any]) -> None:
         rows.append(["decoded", f"{decoded:.2f} frames for each one delivered"])
     if queue["mean_ready"] is not None:
         rows.append(["queue", f"{queue['mean_ready']:.1f} batches ready, none {queue['empty_share']:.0%} of the time"])
+    cpus = report["cpus"]
+    if cpus["busy"] is not None:
+        rows.append(
+            ["CPUs", f"{cpus['there']:g} there, {cpus['busy']:.1f} kept busy, {cpus['waited_for']:.1f} waited for"]
+        )
     rows += [
         ["distinct episodes per batch", mixing],
         ["order score", f"{report['order_score']:.2f} (1: like a uniform shuffle)"],
@@ -85,6 +90,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     ]
     table(["stage", "pieces", "median", "p99", "use of its threads"], stages)
     say(f"bottleneck: {report['bottleneck']}. {report['advice']}")
+    if cpus["busy"] is not None and cpus["waited_for"] > cpus["busy"] and cpus["busy"] < cpus["there"] / 2:
+        say("Other programs take the CPUs: measure again when this machine is idle.")
     if report["headspace"] is not None:
         say(report["headspace"]["words"])
     if report["tried"] is not None:

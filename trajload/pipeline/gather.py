@@ -188,12 +188,8 @@ class GatherPart:
                 num_bytes += part.mapped_bytes * len(rows)
         except Exception:
             return False  # the plain path meets it too, and says what and where
-        self._builder.stats.add(
-            "decode",
-            time.perf_counter() - begin,
-            bytes_read=num_bytes,
-            windows=len(row_G) if self.is_whole else 0,
-        )
+        num_windows = len(row_G) if self.is_whole else 0
+        self._builder.stats.gathered(time.perf_counter() - begin, num_windows, num_bytes)
         return True
 
     def _groups(self, job: Job, row_G: Int64Array) -> list[tuple[_SourceGather, Int64Array]]:

@@ -124,9 +124,7 @@ class SourceRows:
             locate(err, **known, stream=name, shard=shard, steps=None if name is None else self.steps_of(start))
             raise
         plan_s = time.perf_counter() - begin - read_s
-        # What reads itself while it is decoded (tables) has no time of reading.
-        seconds = {"plan": plan_s, "read": read_s} if num_bytes else {"plan": plan_s}
-        self.stats.merge(seconds, {"bytes_read": num_bytes})
+        self.stats.window_read(plan_s, read_s, num_bytes)
         return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
 
     def _plan_stream(
@@ -182,8 +180,7 @@ class SourceRows:
             key = functools.partial(self.dataset.episode_key, work.episode)
             locate(err, dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step)
             raise
-        counts = {"frames": frames, "row_frames_decoded": num_decoded, "windows": 1}
-        self.stats.merge({"decode": time.perf_counter() - begin}, counts)
+        self.stats.window_decoded(time.perf_counter() - begin, frames, num_decoded)
 
     # ---- what does not come from streams ----
 

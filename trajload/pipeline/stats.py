@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajload.pipeline.stats_costs import CostLog
-from trajload.pipeline.stats_meter import STAGES, Meter, MeterDelta, quantile, thread_figures
+from trajload.pipeline.stats_meter import SPAN_FIELDS, STAGES, Meter, MeterDelta, quantile, thread_figures
 from trajload.storage.locks import ForkLock
+
+if TYPE_CHECKING:
+    from trajload.collate.batch import Batch
+    from trajload.pipeline.workers import Batches
 
 __all__ = ["STAGES", "StageStats"]
 
@@ -38,7 +41,7 @@ class _Timed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stats.add_seconds(self._stage, time.perf_counter() - self._begin)
+        self._stats.add(self._stage, time.perf_counter() - self._begin)
 
 
 class StageStats:
@@ -85,28 +88,43 @@ class StageStats:
         """Add the time of the `with` block to `stage`."""
         return _Timed(self, stage)
 
-    def add_seconds(self, stage: str, seconds: float) -> None:
+    def add(self, stage: str, seconds: float) -> None:
         """Note one piece of work of `stage`, which ends now."""
-        self.meter.add(stage, seconds)
-
-    def add(self, stage: str, seconds: float, **amounts: int) -> None:
-        """Note one piece of work, and add to named counters."""
-        meter = self.meter
-        meter.add(stage, seconds)
-        meter.count(amounts)
+        try:
+            self._local.meter.add(stage, seconds)
+        except AttributeError:
+            self._new_meter().add(stage, seconds)
 
     def count(self, **amounts: int) -> None:
         """Add to the named counters (windows, frames, bytes_read, ...)."""
         self.meter.count(amounts)
 
-    def merge(self, seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
-        """Note what one piece of work cost, stage by stage in the order of time; the last one ends now."""
+    def gathered(self, seconds: float, num_windows: int, num_bytes: int) -> None:
+        """Note rows that were copied at once; windows count where nothing of them is left to do."""
         meter = self.meter
-        for stage, spent in seconds.items():
-            meter.add(stage, spent)
-        meter.count(counts)
-        if meter.spans is not None and len(seconds) > 1:
-            _line_up(meter.spans, len(seconds))
+        meter.add("decode", seconds)
+        counts = meter.counts
+        counts["windows"] += num_windows
+        counts["bytes_read"] += num_bytes
+
+    def window_read(self, plan_s: float, read_s: float, num_bytes: int) -> None:
+        """Note a window that was planned, and read unless there was nothing to read; both end now."""
+        meter = self.meter
+        meter.add("plan", plan_s)
+        if num_bytes:
+            meter.add("read", read_s)
+            meter.counts["bytes_read"] += num_bytes
+            if meter.spans is not None:
+                meter.spans[-2 * SPAN_FIELDS + 1] -= read_s  # it was planned before it was read
+
+    def window_decoded(self, seconds: float, frames: int, num_decoded: int) -> None:
+        """Note a decoded window: pictures delivered, and pictures that went through a decoder."""
+        meter = self.meter
+        meter.add("decode", seconds)
+        counts = meter.counts
+        counts["windows"] += 1
+        counts["frames"] += frames
+        counts["row_frames_decoded"] += num_decoded
 
     def level(self, name: str, amount: int) -> None:
         """Set `<name>_used_bytes`, and raise `<name>_peak_bytes` to it where that is lower. For one thread at a time."""
@@ -119,9 +137,18 @@ class StageStats:
         """Note how many finished batches stood ready when one was asked for. For one thread at a time."""
         self._ready[min(num_ready, _MAX_READY)] += 1
 
+    def next_of(self, batches: Batches) -> Batch | None:
+        """Return the next batch for the consumer, and note how long it was blocked."""
+        begin = time.perf_counter()
+        batch = batches.next()
+        if batch is not None:
+            self.meter.add("wait", time.perf_counter() - begin)
+            self.delivered()
+        return batch
+
     def delivered(self) -> None:
         """Note that a batch reached the consumer."""
-        self.meter.count({"batches": 1})
+        self.meter.counts["batches"] += 1
         if self._first_batch_s is None:
             self._first_batch_s = time.perf_counter() - self._since
 
@@ -217,7 +244,7 @@ class StageStats:
             tallies = [meter.tallies[stage] for meter in meters]
             buckets = [dict(tally.buckets) for tally in tallies]
             out[stage] = {
-                "count": sum(sum(part.values()) for part in buckets),
+                "count": sum(tally.count for tally in tallies),
                 "seconds": sum(tally.seconds for tally in tallies),
                 "median_s": quantile(buckets, 0.5),
                 "p99_s": quantile(buckets, 0.99),
@@ -245,11 +272,3 @@ class StageStats:
             **self.counted(*_COUNTS),
             "frames_decoded": sum(decoded.values()),
         }
-
-
-def _line_up(spans: array[float], num_spans: int) -> None:
-    """Put the last spans one after the other: they were noted together, when the last one ended."""
-    begin = spans[-3]
-    for i in range(2, num_spans + 1):
-        begin -= spans[-4 * i + 2]
-        spans[-4 * i + 1] = begin

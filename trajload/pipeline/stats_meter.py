@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ STAGES = ("plan", "read", "decode", "augment", "collate", "transfer", "wait")
 """`wait` is the time that the consumer was blocked in next(); the others are work, and overlap."""
 _NUMBER = {stage: float(i) for i, stage in enumerate(STAGES)}
 _LEAST_S = 1e-9
+_ALL_OF = 1024
 SPAN_FIELDS = 4
 """(number of the stage, begin, seconds, train_step or -1) of each span, begin on the clock of `time.perf_counter`."""
 
@@ -27,23 +29,26 @@ class MeterDelta:
     name: str
     native_id: int
     seconds: dict[str, float]
+    notes: dict[str, int]
     buckets: dict[str, dict[int, int]]
     counts: dict[str, int]
     spans: bytes | None
 
 
 class Tally:
-    """Busy seconds of one stage, and how they were spread: eight buckets for each doubling."""
+    """Pieces of work of one stage, their seconds, and how those were spread: eight buckets for each doubling."""
 
-    __slots__ = ("buckets", "seconds")
+    __slots__ = ("buckets", "count", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.count = 0
         self.buckets: dict[int, int] = {}
 
-    def merge(self, seconds: float, buckets: Mapping[int, int]) -> None:
+    def merge(self, seconds: float, count: int, buckets: Mapping[int, int]) -> None:
         """Add what was counted elsewhere."""
         self.seconds += seconds
+        self.count += count
         for number, count in buckets.items():
             self.buckets[number] = self.buckets.get(number, 0) + count
 
@@ -63,21 +68,24 @@ class Meter:
         self.name, self.native_id, self.worker = name, native_id, worker
         self.thread: threading.Thread | None = None
         self.tallies = {stage: Tally() for stage in STAGES}
-        self.counts: dict[str, int] = {}
+        self.counts: defaultdict[str, int] = defaultdict(int)
         self.spans: array[float] | None = None
         self.step = -1.0
         """Train_step that the thread works on, while a trace is taken."""
-        self.taken: tuple[dict[str, float], dict[str, dict[int, int]], dict[str, int]] = ({}, {}, {})
+        self.taken = _Sums({}, {}, {}, {})
         """Sums at the last `take`."""
 
     def add(self, stage: str, seconds: float) -> None:
         """Note one piece of work, which ends now."""
         tally = self.tallies[stage]
         tally.seconds += seconds
-        fraction, exponent = math.frexp(seconds or _LEAST_S)
-        number = 8 * exponent + int(16.0 * fraction)
-        buckets = tally.buckets
-        buckets[number] = buckets.get(number, 0) + 1
+        tally.count = count = tally.count + 1
+        # Beyond the first, one of eight stands for all in the histogram, which is half of the cost of a note.
+        if count <= _ALL_OF or not count & 7:
+            fraction, exponent = math.frexp(seconds or _LEAST_S)
+            number = 8 * exponent + int(16.0 * fraction)
+            buckets = tally.buckets
+            buckets[number] = buckets.get(number, 0) + (1 if count <= _ALL_OF else 8)
         if self.spans is not None:
             self.spans.extend((_NUMBER[stage], time.perf_counter() - seconds, seconds, self.step))
 
@@ -85,7 +93,7 @@ class Meter:
         """Add to named counters."""
         counts = self.counts
         for name, amount in amounts.items():
-            counts[name] = counts.get(name, 0) + amount
+            counts[name] += amount
 
     @property
     def role(self) -> str:
@@ -96,31 +104,38 @@ class Meter:
 
     def take(self) -> MeterDelta | None:
         """Return what was counted since the last call, None for nothing."""
-        seconds = {stage: tally.seconds for stage, tally in self.tallies.items() if tally.buckets}
-        buckets = {stage: dict(self.tallies[stage].buckets) for stage in seconds}
-        counts = dict(self.counts)
-        old_seconds, old_buckets, old_counts = self.taken
-        self.taken = (seconds, buckets, counts)
+        now, old = self._sums(), self.taken
+        self.taken = now
         spans = None
         if self.spans is not None:
             num = len(self.spans)
             spans = self.spans[:num].tobytes()
             del self.spans[:num]  # what the thread adds meanwhile comes after
-        new_counts = {name: count - old_counts.get(name, 0) for name, count in counts.items()}
+        counts = {name: count - old.counts.get(name, 0) for name, count in now.counts.items()}
         delta = MeterDelta(
             self.name,
             self.native_id,
-            {stage: spent - old_seconds.get(stage, 0.0) for stage, spent in seconds.items()},
-            {stage: _minus(found, old_buckets.get(stage, {})) for stage, found in buckets.items()},
-            {name: count for name, count in new_counts.items() if count},
+            {stage: spent - old.seconds.get(stage, 0.0) for stage, spent in now.seconds.items()},
+            {stage: count - old.notes.get(stage, 0) for stage, count in now.notes.items()},
+            {stage: _minus(found, old.buckets.get(stage, {})) for stage, found in now.buckets.items()},
+            {name: count for name, count in counts.items() if count},
             spans,
         )
-        return delta if delta.counts or any(delta.buckets.values()) else None
+        return delta if delta.counts or any(delta.notes.values()) else None
+
+    def _sums(self) -> _Sums:
+        tallies = {stage: tally for stage, tally in self.tallies.items() if tally.count}
+        return _Sums(
+            {stage: tally.seconds for stage, tally in tallies.items()},
+            {stage: tally.count for stage, tally in tallies.items()},
+            {stage: dict(tally.buckets) for stage, tally in tallies.items()},
+            dict(self.counts),
+        )
 
     def merge(self, delta: MeterDelta) -> None:
         """Add what `take` gave in another process."""
         for stage, spent in delta.seconds.items():
-            self.tallies[stage].merge(spent, delta.buckets[stage])
+            self.tallies[stage].merge(spent, delta.notes[stage], delta.buckets[stage])
         self.count(delta.counts)
         if delta.spans and self.spans is not None:
             self.spans.frombytes(delta.spans)
@@ -128,19 +143,30 @@ class Meter:
     def absorb(self, other: Meter) -> None:
         """Add all of another meter of this process, whose thread has ended."""
         for stage, tally in other.tallies.items():
-            self.tallies[stage].merge(tally.seconds, tally.buckets)
+            self.tallies[stage].merge(tally.seconds, tally.count, tally.buckets)
         self.count(other.counts)
-        seconds, buckets, counts = dict(self.taken[0]), dict(self.taken[1]), dict(self.taken[2])
-        for stage, spent in other.taken[0].items():
-            seconds[stage] = seconds.get(stage, 0.0) + spent
-        for stage, found in other.taken[1].items():
-            mine = dict(buckets.get(stage, {}))
+        self.taken.add(other.taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What a meter had counted at some time."""
+
+    seconds: dict[str, float]
+    notes: dict[str, int]
+    buckets: dict[str, dict[int, int]]
+    counts: dict[str, int]
+
+    def add(self, other: _Sums) -> None:
+        for stage, spent in other.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+        for mine, more in ((self.notes, other.notes), (self.counts, other.counts)):
+            for name, count in more.items():
+                mine[name] = mine.get(name, 0) + count
+        for stage, found in other.buckets.items():
+            buckets = self.buckets.setdefault(stage, {})
             for number, count in found.items():
-                mine[number] = mine.get(number, 0) + count
-            buckets[stage] = mine
-        for name, count in other.taken[2].items():
-            counts[name] = counts.get(name, 0) + count
-        self.taken = (seconds, buckets, counts)
+                buckets[number] = buckets.get(number, 0) + count
 
 
 def _minus(now: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
@@ -187,7 +213,7 @@ def thread_figures(meters: Iterable[Meter]) -> list[dict[str, Any]]:
             "name": meter.name.removeprefix("trajload-"),
             "role": meter.role,
             "native_id": meter.native_id,
-            "seconds": {stage: tally.seconds for stage, tally in meter.tallies.items() if tally.buckets},
+            "seconds": {stage: tally.seconds for stage, tally in meter.tallies.items() if tally.count},
         }
         for meter in meters
     ]
