@@ -50,6 +50,13 @@ def test_histogram_stands_for_all_though_it_keeps_one_of_eight() -> None:
     assert quantile(tally.buckets, 0.5) == pytest.approx(0.008, rel=0.13)
 
 
+def test_histogram_sees_both_of_two_that_take_turns() -> None:
+    """Rows of two sources in turns, one of them eight times as slow: both stand in it, by halves."""
+    buckets = meter_of([0.001, 0.008] * 8000).tallies["decode"].buckets
+    assert quantile(buckets, 0.48) == pytest.approx(0.001, rel=0.13)
+    assert quantile(buckets, 0.52) == pytest.approx(0.008, rel=0.13)
+
+
 def in_threads(number: int, work: object) -> None:
     threads = [threading.Thread(target=work, name=f"trajload-decode-{i}") for i in range(number)]  # type: ignore[arg-type]
     for thread in threads:
