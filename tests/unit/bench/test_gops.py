@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def test_groups_are_whole_and_counted_once(demo_dataset: Path) -> None:
             index = dataset.track(ref.episode_index, "cam_front").index  # type: ignore[union-attr]
             wanted = set(np.asarray(index.packet_of_frame_F)[ref.start : ref.stop].tolist())
             starts = [*index.gop_start_G.tolist(), len(index.size_P)]
-            for first, last in zip(starts[:-1], starts[1:], strict=True):
+            for first, last in itertools.pairwise(starts):
                 if wanted & set(range(first, last)):
                     gops += 1
                     size += int(np.asarray(index.size_P)[first:last].sum())
