@@ -76,6 +76,11 @@ LOADER_ARGUMENTS = [
 
 ERRORS = [
     "AlignError",
+    "CheckpointAbortedError",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointSpaceError",
     "ConfigError",
     "DecodeError",
     "LoaderExhaustedError",
@@ -89,6 +94,7 @@ ERRORS = [
     "StageFailedError",
     "TrajloadError",
     "WindowError",
+    "WriterConflictError",
 ]
 
 
