@@ -1,0 +1,68 @@
+"""A store as the ranks of a training hold it: rank 0 is its writer from the first use to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+from trajload.checkpoint.group import Group
+from trajload.checkpoint.opening import open as open_store
+from trajload.errors import CheckpointError, TrajloadError
+
+__all__ = ["Hold"]
+
+_log = logging.getLogger("trajload")
+
+
+class Hold:
+    """Opens a store when it is first needed, on all ranks together.
+
+    Args:
+        where: Folder, URL or store.
+        group: The ranks that use it.
+        timeout_s: How long the others wait for rank 0 to open it.
+    """
+
+    def __init__(self, where: Any, group: Group, timeout_s: float) -> None:
+        self._where, self._group, self._timeout_s = where, group, timeout_s
+        self._holds = contextlib.ExitStack()
+        self._store: Any = None
+        self.is_open = False
+
+    def look(self, *, create: bool) -> Any:
+        """Return the store without taking it for writing."""
+        if self._store is None:
+            self._store = open_store(self._where, create=create)
+        return self._store
+
+    def open(self, topic: str) -> Any:
+        """Return the store, of which rank 0 is now the writer. The first time it is made if need be, and swept.
+
+        Raises:
+            WriterConflictError: Another process is; on rank 0. The others raise CheckpointError.
+        """
+        if self.is_open:
+            return self._store
+        failed: Exception | None = None
+        if self._group.rank == 0:
+            try:
+                store = self.look(create=True)
+                self._holds.enter_context(store.writer())
+                for name in store.sweep():
+                    _log.info("left by a save that did not commit, removed: %s", name)
+            except (TrajloadError, OSError) as err:
+                failed = err
+                self._holds.close()
+        said = self._group.tell(topic, None if failed is None else str(failed), self._timeout_s)
+        if failed is not None:
+            raise failed
+        if said is not None:
+            raise CheckpointError(f"rank 0 cannot open the store: {said}")
+        self.is_open = True
+        return self.look(create=False)
+
+    def close(self) -> None:
+        """Let go of the writer lock. Idempotent."""
+        self.is_open = False
+        self._holds.close()
