@@ -75,6 +75,11 @@ LOADER_ARGUMENTS = [
 
 ERRORS = [
     "AlignError",
+    "CheckpointAbortedError",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointSpaceError",
     "ConfigError",
     "DecodeError",
     "LoaderExhaustedError",
@@ -88,6 +93,7 @@ ERRORS = [
     "StageFailedError",
     "TrajloadError",
     "WindowError",
+    "WriterConflictError",
 ]
 
 
