@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.every import Clock, Every
 from trajload.checkpoint.group import find_group
 from trajload.checkpoint.hold import Hold
-from trajload.checkpoint.memory import free_memory
+from trajload.checkpoint.memory import Copies
+from trajload.checkpoint.opening import open as open_store
 from trajload.checkpoint.outcomes import Outcomes
 from trajload.checkpoint.part_files import kept_of
 from trajload.checkpoint.report import Report
@@ -24,7 +26,6 @@ from trajload.checkpoint.saving import Plan, Saved, Saver
 from trajload.checkpoint.settings import Mode, OnBad, ResumeMode, Settings, WhenBusy
 from trajload.checkpoint.whole import Taken, Whole
 from trajload.errors import (
-    CheckpointAbortedError,
     CheckpointError,
     ConfigError,
     TrajloadError,
@@ -33,14 +34,11 @@ from trajload.errors import (
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
-    from trajload.checkpoint.entries import Fault
+    from trajload.checkpoint.entries import Commit, Fault
 
 __all__ = ["Checkpointer"]
 
 _log = logging.getLogger("trajload")
-
-_MEMORY_SHARE = 0.8
-"""Of free memory: mode 'auto' copies the state if the copy takes no more."""
 
 
 class Checkpointer:
@@ -111,17 +109,14 @@ class Checkpointer:
         self._whole = Whole(state, rng=rng, rank_state=rank_state)
         self._clock = Clock(every or Every())
         self._keep = keep or Keep()
-        self._where = store
         self._group = find_group(group)
         self._hold = Hold(store, self._group, timeout_s)
         self._saver: Saver | None = None
-        self._staging: Any = None
+        self._copies = Copies(mode)
         self._outcomes = Outcomes(max_aborted)
         self._stats = self._outcomes.stats
         self._structure: dict[str, str] | None = None
         self._topics = 0
-        self._last_step: int | None = None
-        self._said_sync = False
         self._is_closed = False
         self.run_id = run_id or uuid.uuid4().hex
         self.resumed_from: str | None = None
@@ -229,7 +224,7 @@ class Checkpointer:
         assert self._saver is not None
         self._saver.kept = {} if part is None else kept_of(part.files, part.extra)
         self._clock.start(commit.step, commit.info.get("epoch"))
-        self._last_step, self.resumed_from = commit.step, commit.digest
+        self.resumed_from = commit.digest
         diffs = (*notes, *facts.differing_versions(commit.info.get("versions")))
         why = f"closest to {at!r}" if at is not None else "the newest whole checkpoint"
         return Report(
@@ -261,23 +256,22 @@ class Checkpointer:
             WriterConflictError: Another process writes this store.
         """
         self._check_open()
-        self._check_step(train_step)
         self._outcomes.look()
-        if train_step == self._last_step:
-            return False  # saved, or looked at, already
-        self._last_step = train_step
+        step = self._clock.is_new(train_step)
+        if step is None:
+            return False  # it was looked at already
         epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
         if epoch is None and self._clock.every.epochs is not None:
             raise ConfigError(
                 "Every(epochs=...) needs the epoch: no loader is among the components, so pass step(..., epoch=)."
             )
-        why = self._clock.due(train_step, epoch)
+        why = self._clock.due(step, epoch)
         if self._clock.needs_time:  # ranks' clocks differ: rank 0 decides
             why = self._group.tell(self._topic("due"), why, self.settings.timeout_s)
-        if why is None or not self._is_free():
+        if why is None or not self._is_free(step):
             return False
         try:
-            self._save(train_step, epoch, metrics)
+            self._save(step, epoch, metrics)
         except CheckpointError as err:
             self._outcomes.aborted(err)
         return True
@@ -289,21 +283,12 @@ class Checkpointer:
             CheckpointError: It did not commit.
         """
         self._check_open()
-        self._check_step(train_step)
+        step = self._clock.is_new(train_step)
         self._outcomes.take()
-        self._last_step = train_step
         epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
-        self._save(train_step, epoch, metrics)
+        self._save(index(train_step) if step is None else step, epoch, metrics)
 
-    def _check_step(self, train_step: int) -> None:
-        if isinstance(train_step, bool) or not hasattr(train_step, "__index__") or train_step < 0:
-            raise ConfigError(f"train_step={train_step!r} is invalid: expected the number of updates done, at least 0.")
-        if self._last_step is not None and train_step < self._last_step:
-            raise ConfigError(
-                f"train_step={train_step} comes after {self._last_step}: steps only go up. To go back, call resume(at=...)."
-            )
-
-    def _is_free(self) -> bool:
+    def _is_free(self, step: int) -> bool:
         """Whether a save may begin: waits for the one before, or says that this one is left out. The same on all ranks."""
         if not self._outcomes.is_due and self._group.world == 1:
             return True
@@ -313,9 +298,7 @@ class Checkpointer:
             )
             if busy:
                 self._stats.skipped += 1
-                _log.warning(
-                    "the save of step %s is left out: the one before it is still being written", self._last_step
-                )
+                _log.warning("the save of step %s is left out: the one before it is still being written", step)
                 return False
         begin = time.monotonic()
         self._outcomes.settle()
@@ -325,8 +308,11 @@ class Checkpointer:
     def _save(self, step: int, epoch: int | None, metrics: Mapping[str, float] | None) -> None:
         begin = time.monotonic()
         self._open()
-        in_background = self._copies()
-        taken = self._whole.take(self._group.rank, copy=in_background, staging=self._buffers())
+        rank, whole = self._group.rank, self._whole
+        in_background = self._copies.are_made(
+            lambda: self._stats.state_bytes or whole.take(rank, copy=False, staging=None).bytes
+        )
+        taken = whole.take(rank, copy=in_background, staging=self._copies.staging)
         try:
             loaders = facts.loaders_of(self._whole.state)
             agreed = agree(
@@ -343,20 +329,14 @@ class Checkpointer:
                 "mode": "async" if in_background else "sync",
                 "snapshot_s": round(time.monotonic() - begin, 6),
             }
-            shards = taken.shards
             plan = Plan(
-                step=step,
-                nonce=agreed.nonce,
-                files=taken.files,
-                adopt=None if shards is None else shards.write,
-                need_bytes=agreed.bytes,
-                info=info,
+                step=step, nonce=agreed.nonce, files=taken.files, adopt=taken.adopt, need_bytes=agreed.bytes, info=info
             )
         except BaseException:
             taken.release()
             raise
         self._stats.state_bytes = taken.bytes
-        self._clock.saved()
+        self._clock.saved(step)
         try:
             self._outcomes.begin(lambda: self._write(plan, taken), in_background=in_background)
         finally:
@@ -376,30 +356,6 @@ class Checkpointer:
             except (TrajloadError, OSError) as err:  # the new commit stands; the old ones stay until the next save
                 _log.warning("old checkpoints could not be removed: %s", described(err))
         return saved
-
-    def _copies(self) -> bool:
-        """Whether this save is to be written in the background, from a copy."""
-        if self.settings.mode != "auto":
-            return self.settings.mode == "async"
-        rank, free = self._group.rank, free_memory()
-        needed = self._stats.state_bytes or self._whole.take(rank, copy=False, staging=None).bytes
-        needed -= self._buffers().kept_bytes  # memory that the save before has left for this one
-        if free is None or needed <= _MEMORY_SHARE * free:
-            return True
-        if not self._said_sync:
-            self._said_sync = True
-            _log.warning(
-                "saving waits for the disk: a copy of the state takes %d bytes, and %d are free. Pass mode='async' to insist.",
-                needed,
-                free,
-            )
-        return False
-
-    def _buffers(self) -> Any:
-        from trajload.checkpoint.staging import Staging
-
-        self._staging = self._staging or Staging()
-        return self._staging
 
     def _facts(self, step: int, loaders: Mapping[str, Any]) -> dict[str, Any]:
         """Return what must be the same on all ranks; of the structure, which does not change, only once."""
@@ -423,6 +379,20 @@ class Checkpointer:
         """
         self._outcomes.take()
         return self.last
+
+    def pin(self, name: str, at: int | str | None = None) -> None:
+        """Give a commit a name, so that retention leaves it: the newest one, or that of a step or digest. On rank 0."""
+        if self._group.rank == 0:
+            store = self._open()
+            store.pin(name, store.pick(at))
+
+    def promote(self, to: PathLikeStr | Any, at: int | str | None = None) -> Commit | None:
+        """Copy a commit to another store (another disk, an object store), verified; return it as it is there. On rank 0."""
+        if self._group.rank != 0:
+            return None
+        store = self._open()
+        copied: Commit = store.promote(store.pick(at), open_store(to, create=True))
+        return copied
 
     def stats(self) -> dict[str, Any]:
         """Return what saving has cost: counts, seconds that training was blocked, bytes written and not written again."""

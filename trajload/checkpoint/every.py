@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 
 from trajload.errors import ConfigError
 
@@ -49,6 +50,25 @@ class Clock:
         self._since = now()
         self._step = 0
         self._epoch = 0
+        self._last: int | None = None
+
+    def is_new(self, step: object) -> int | None:
+        """Return `step` as a number if it lies beyond the last one, None if it is the last one.
+
+        Raises:
+            ConfigError: It is no number of steps, or lies before the last one.
+        """
+        try:
+            number = index(step)  # type: ignore[arg-type]
+        except TypeError:
+            number = -1
+        if number < 0 or isinstance(step, bool):
+            raise ConfigError(f"train_step={step!r} is invalid: expected the number of updates done, at least 0.")
+        if self._last is not None and number < self._last:
+            raise ConfigError(
+                f"train_step={number} comes after {self._last}: steps only go up. To go back, call resume(at=...)."
+            )
+        return None if number == self._last else number
 
     @property
     def needs_time(self) -> bool:
@@ -65,15 +85,17 @@ class Clock:
             why = f"{every.epochs} epochs"
         elif every.seconds is not None and self._now() - self._since >= every.seconds:
             why = f"{every.seconds:g} seconds"
-        self._step = step
+        self._step = self._last = step
         self._epoch = self._epoch if epoch is None else epoch
         return why
 
-    def saved(self) -> None:
-        """A save was begun: `seconds` count from here."""
+    def saved(self, step: int) -> None:
+        """A save of `step` was begun: `seconds` count from here."""
+        self._step = self._last = step
         self._since = self._now()
 
     def start(self, step: int, epoch: int | None) -> None:
         """A run goes on after `step`."""
-        self._step, self._epoch = step, epoch or 0
+        self._step = self._last = step
+        self._epoch = epoch or 0
         self._since = self._now()

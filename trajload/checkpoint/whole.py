@@ -6,7 +6,7 @@ rank r > 0                         its own state, its pieces of sharded tensors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,11 @@ class Taken:
     @property
     def bytes(self) -> int:
         return self.snapshot.bytes + (0 if self.shards is None else self.shards.bytes + _DCP_BYTES * self.shards.count)
+
+    @property
+    def adopt(self) -> Callable[[Any], None] | None:
+        """Writes the pieces into a part; None where there are none."""
+        return None if self.shards is None else self.shards.write
 
     def release(self) -> None:
         """Give the memory of the copies back for the next snapshot."""
