@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,3 +46,13 @@ def save() -> Save:
             return store.commit(generation, votes, info or {})
 
     return commit
+
+
+@pytest.fixture(scope="session")
+def kept() -> ModuleType:
+    """The helpers of kept.py: states into a store, and exact comparison."""
+    spec = importlib.util.spec_from_file_location("kept", Path(__file__).parent / "kept.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
