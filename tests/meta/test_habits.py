@@ -130,8 +130,8 @@ def _is_safe_torch_load(path: Path, line: int) -> bool:
     return "weights_only=True" in path.read_text(encoding="utf-8").splitlines()[line - 1]
 
 
-ENVIRONMENT_READERS = {"trajload/world.py", "trajload/sources/index_cache.py"}
-"""world: RANK and WORLD_SIZE. index_cache: where a user's cache folder is."""
+ENVIRONMENT_READERS = {"trajload/world.py", "trajload/sources/index_cache.py", "trajload/checkpoint/trainee.py"}
+"""world: RANK and WORLD_SIZE. index_cache: where a user's cache folder is. trainee sets what a launcher would."""
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """Whether a training really continues: it is killed, resumed and killed again, and compared with a run that never was.
 
-    whole   ─────────────────────────────────────────────▶ every step, every leaf of the state
-    killed  ────✗
-               resumed ─────✗
-                          resumed, saved at once ✗
-                                       resumed ──────────▶ the same, bit by bit?
+whole   ─────────────────────────────────────────────▶ every step, every leaf of the state
+killed  ────✗
+           resumed ─────✗
+                      resumed, saved at once ✗
+                                   resumed ──────────▶ the same, bit by bit?
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajload.checkpoint.lives import Life, read_log
-from trajload.checkpoint.trainee import Spec, Training, target_of
+from trajload.checkpoint.nursery import Nursery
+from trajload.checkpoint.targets import target_of
+from trajload.checkpoint.trainee import Spec, Training
 from trajload.errors import ConfigError
 from trajload.rng import key_rng
 from trajload.types import PathLikeStr
@@ -108,21 +110,22 @@ def assert_continues(
             mode=mode,
             ranks=ranks,
             timeout_s=timeout_s,
-            paths=[str(Path(path).resolve()) for path in sys.path],
         )
-        return _Runs(spec, place / "runs", kills, anywhere, seed, timeout_s).compare()
+        with Nursery([str(Path(path).resolve()) for path in sys.path]) as nursery:
+            return _Runs(nursery, spec, place / "runs", kills, anywhere, seed).compare()
 
 
 class _Runs:
-    def __init__(self, spec: Spec, folder: Path, kills: int, anywhere: bool, seed: int, timeout_s: float) -> None:
+    def __init__(self, nursery: Nursery, spec: Spec, folder: Path, kills: int, anywhere: bool, seed: int) -> None:
+        self._nursery = nursery
         self._spec, self._folder, self._kills, self._anywhere = spec, folder, kills, anywhere
-        self._timeout_s = timeout_s
+        self._timeout_s = spec.timeout_s
         self._random = key_rng(seed, "ckpt-kills")
         self._expected: list[dict[int, dict[str, Any]]] = []
         self._duration_s = 0.0
 
     def compare(self) -> Continuation:
-        with Life(self._spec, self._folder, "whole") as life:
+        with Life(self._nursery, self._spec, self._folder, "whole") as life:
             life.watch(lambda lines: any("step" in line for line in lines), self._timeout_s)
             begin = time.monotonic()
             life.watch(lambda lines: False, self._timeout_s)
@@ -148,7 +151,7 @@ class _Runs:
             stop_at=None if is_last else (number + 1) * (self._spec.steps - 1) // (self._kills + 1),
             save_at_once=number % 2 == 0,
         )
-        with Life(spec, self._folder, f"killed-{number:03d}") as life:
+        with Life(self._nursery, spec, self._folder, f"killed-{number:03d}") as life:
             if is_last:
                 life.watch(lambda lines: False, self._timeout_s)
             else:
@@ -199,7 +202,9 @@ class _Runs:
         if rank == 0:
             result.resumed.append(resumed)
         if (resumed or 0) < (acknowledged or 0):
-            raise AssertionError(f"{who} went on after step {resumed}: the checkpoint of step {acknowledged} was saved and is lost.")
+            raise AssertionError(
+                f"{who} went on after step {resumed}: the checkpoint of step {acknowledged} was saved and is lost."
+            )
         if number and not self._anywhere and resumed is None:
             raise AssertionError(f"{who} began anew: {lines[0]['report']['why']}. Expected to go on from a checkpoint.")
         expected = self._expected[rank]

@@ -89,8 +89,10 @@ def loader_info(loaders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def updates_of(state: Mapping[str, Any]) -> dict[str, int]:
     """Return how many updates each torch optimiser among the components has made."""
     torch = sys.modules.get("torch")
-    found = {}
-    for name, component in state.items() if torch is not None else ():
+    found: dict[str, Any] = {}
+    if torch is None:
+        return found
+    for name, component in state.items():
         if isinstance(component, torch.optim.Optimizer):
             steps = [int(entry["step"]) for entry in component.state.values() if "step" in entry]
             found[name] = max(steps, default=0)
@@ -100,8 +102,10 @@ def updates_of(state: Mapping[str, Any]) -> dict[str, int]:
 def structure_of(state: Mapping[str, Any]) -> dict[str, str]:
     """Return a digest of names, shapes and dtypes of every torch module among the components."""
     torch = sys.modules.get("torch")
-    found = {}
-    for name, component in state.items() if torch is not None else ():
+    found: dict[str, Any] = {}
+    if torch is None:
+        return found
+    for name, component in state.items():
         if isinstance(component, torch.nn.Module):
             rows = [(key, list(value.shape), str(value.dtype)) for key, value in _tensors(torch, component)]
             found[name] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]

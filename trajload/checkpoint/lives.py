@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trajload.checkpoint.trainee import Spec
+from trajload.checkpoint.nursery import Child, Nursery
+from trajload.checkpoint.trainee import Spec, run
 from trajload.errors import StageFailedError
 
 __all__ = ["Life", "read_log"]
@@ -33,15 +32,17 @@ class Life:
     """The processes of one start of a training, one for each rank; ended on leaving the context, however that comes.
 
     Args:
+        nursery: Starts them.
         spec: What they are told.
         folder: For their spec and what they write to stderr.
         name: Of the files there.
     """
 
-    def __init__(self, spec: Spec, folder: Path, name: str) -> None:
+    def __init__(self, nursery: Nursery, spec: Spec, folder: Path, name: str) -> None:
+        self._nursery = nursery
         self.spec = replace(spec, port=_free_port()) if spec.ranks > 1 else spec
         self._folder, self._name = folder, name
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Child] = []
         self._offset, self._lines = 0, list[dict[str, Any]]()
 
     def __enter__(self) -> Life:
@@ -49,17 +50,7 @@ class Life:
         self.spec.save(path)
         try:
             for rank in range(self.spec.ranks):
-                # A launcher's variables, for loaders and user code that look at them.
-                world = ["env", f"RANK={rank}", f"WORLD_SIZE={self.spec.ranks}", f"LOCAL_RANK={rank}"]
-                with self._stderr(rank).open("wb") as stderr:
-                    self._processes.append(
-                        subprocess.Popen(
-                            [*world, sys.executable, "-m", "trajload.checkpoint.trainee", str(path), str(rank)],
-                            stdin=subprocess.DEVNULL,
-                            stdout=stderr,
-                            stderr=stderr,
-                        )
-                    )
+                self._processes.append(self._nursery.start(run, str(path), rank, stderr=self._stderr(rank)))
         except BaseException:
             self.kill()
             raise
@@ -77,10 +68,9 @@ class Life:
         for i, process in enumerate(order):
             if i == 1:
                 time.sleep(between_s)
-            if process.poll() is None:
-                process.kill()
-        for process in order:
-            process.wait()
+            process.kill()
+        while any(process.poll() is None for process in order):
+            time.sleep(_POLL_S)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what rank 0 has logged so far, reading only what is new."""
@@ -121,7 +111,9 @@ class Life:
                 known, last = len(self._lines), time.monotonic()
             elif time.monotonic() - last > timeout_s:
                 said = self._stderr(0).read_text(errors="replace")[-2000:]
-                raise StageFailedError(f"the training hangs: nothing new in {self.spec.log!r} for {timeout_s:g} s.\n{said}")
+                raise StageFailedError(
+                    f"the training hangs: nothing new in {self.spec.log!r} for {timeout_s:g} s.\n{said}"
+                )
             time.sleep(_POLL_S)
 
 

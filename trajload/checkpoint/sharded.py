@@ -133,7 +133,7 @@ class Shards:
 
     def write(self, part: Any) -> None:
         """Let torch write the pieces, take its files in, and write the index of them."""
-        from torch.distributed.checkpoint import FileSystemWriter
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.planner import SavePlan
 
         chunks: dict[str, list[dict[str, Any]]] = {path: [] for path in self._facts}
@@ -148,7 +148,7 @@ class Shards:
                 where = done.storage_data
                 chunks[done.index.fqn].append(
                     {
-                        "offsets": list(done.index.offset),
+                        "offsets": list(done.index.offset or ()),
                         "sizes": list(sizes[done.index]),
                         "file": f"{_FOLDER}/{where.relative_path}",
                         "offset": where.offset,
@@ -174,7 +174,7 @@ def _is_first_copy(tensor: Any) -> bool:
 
 def _saver(data: Mapping[Any, torch.Tensor]) -> Any:
     """Return a planner that gives torch's writer the pieces as they were copied."""
-    from torch.distributed.checkpoint import DefaultSavePlanner
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
     class Copied(DefaultSavePlanner):
         def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
@@ -265,8 +265,8 @@ def _like_parameter(component: Any, path: str, facts: Mapping[str, Any]) -> Any:
 def load_pieces(targets: Mapping[str, Any], index: Mapping[str, Mapping[str, Any]]) -> None:
     """Read into `targets` what of each tensor belongs to this rank now, from wherever it lies."""
     import torch
-    from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
     from torch.distributed.checkpoint.metadata import (
         ChunkStorageMetadata,
         Metadata,
@@ -275,7 +275,8 @@ def load_pieces(targets: Mapping[str, Any], index: Mapping[str, Mapping[str, Any
         TensorStorageMetadata,
     )
 
-    described, stored = {}, {}
+    described: dict[str, Any] = {}
+    stored = {}
     for path in targets:
         facts = index[path]
         chunks = [ChunkStorageMetadata(torch.Size(c["offsets"]), torch.Size(c["sizes"])) for c in facts["chunks"]]

@@ -77,7 +77,7 @@ def value_of(value: Any) -> Any:
     if isinstance(value, Batch):
         return f"batch {value.train_step} {value.digest()}"
     if isinstance(value, Tensor):
-        return value.item().hex() if value.numel() == 1 and value.is_floating_point() else _digest(value)
+        return float(value.item()).hex() if value.numel() == 1 and value.is_floating_point() else _digest(value)
     if isinstance(value, Mapping):
         return {str(key): value_of(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

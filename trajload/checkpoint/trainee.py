@@ -1,4 +1,4 @@
-"""One training process of `assert_continues`: `python -m trajload.checkpoint.trainee spec.json rank`.
+"""One training process of `assert_continues`.
 
 It builds the user's training, goes on from the newest checkpoint, and writes a line for each step: what the step
 returned, and the whole state leaf by leaf. It knows nothing of the run it will be compared with, and may be killed at any
@@ -7,20 +7,17 @@ instruction.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trajload.errors import ConfigError
+from trajload.checkpoint.targets import find_target
 
-__all__ = ["Spec", "Training", "find_target", "target_of"]
+__all__ = ["Spec", "Training", "run"]
 
 
 @dataclass(slots=True)
@@ -61,7 +58,6 @@ class Spec:
     save_at_once: bool = False
     """Save again directly after the resume."""
     timeout_s: float = 60.0
-    paths: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -69,38 +65,6 @@ class Spec:
     @classmethod
     def load(cls, path: Path) -> Spec:
         return cls(**json.loads(path.read_text()))
-
-
-def target_of(make: Callable[..., Training]) -> dict[str, Any]:
-    """Return where another process finds a function.
-
-    Raises:
-        ConfigError: It is a lambda, or inside another function.
-    """
-    name = getattr(make, "__qualname__", "")
-    if not callable(make) or not name or "<" in name:
-        raise ConfigError(
-            f"make={make!r} cannot be found by another process: expected a function at the top level of a file."
-        )
-    module = sys.modules.get(make.__module__)
-    file = getattr(module, "__file__", None)
-    if file is None:
-        raise ConfigError(f"make={make!r} stands in no file: expected a function at the top level of a file.")
-    return {"name": name, "file": str(Path(file).resolve())}
-
-
-def find_target(target: Mapping[str, Any]) -> Callable[..., Training]:
-    """Return the function that `target_of` described, its file run as a module of another name."""
-    spec = importlib.util.spec_from_file_location("trajload_trainee_target", target["file"])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    found: Any = module
-    for part in target["name"].split("."):
-        found = getattr(found, part)
-    made: Callable[..., Training] = found
-    return made
 
 
 def train(spec: Spec, rank: int) -> None:
@@ -113,7 +77,7 @@ def train(spec: Spec, rank: int) -> None:
     from trajload.checkpoint.every import Every
     from trajload.checkpoint.trace import leaves_of, value_of
 
-    training = find_target(spec.target)(**spec.arguments)
+    training: Training = find_target(spec.target)(**spec.arguments)
     own = {} if training.rng is None else {"rng": training.rng}
     whole = {**training.state, **(training.rank_state or {}), **own}
     mode: Any = spec.mode
@@ -169,15 +133,9 @@ class _Log:
         os.close(self._descriptor)
 
 
-def main(argv: list[str]) -> int:
-    if len(argv) != 2:
-        raise ConfigError(f"expected the path of a spec and a rank: got {argv!r}.")
-    spec = Spec.load(Path(argv[0]))
-    sys.path[:] = [*spec.paths, *(path for path in sys.path if path not in spec.paths)]
-    train(spec, int(argv[1]))
-    return 0
-
-
-if __name__ == "__main__":
-    # Under its own name: what the user's file imports from here must be the same classes.
-    sys.exit(importlib.import_module("trajload.checkpoint.trainee").main(sys.argv[1:]))
+def run(path: str, rank: int) -> None:
+    """Be rank `rank` of the training whose spec stands at `path`; returns at its end."""
+    spec = Spec.load(Path(path))
+    # What a launcher sets, for loaders and user code that look at it.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(spec.ranks))
+    train(spec, rank)

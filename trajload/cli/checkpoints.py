@@ -31,7 +31,9 @@ StorePath = Annotated[
 ]
 At = Annotated[
     str | None,
-    typer.Argument(metavar="[COMMIT]", help="Step (the closest), digest (its beginning), or pin:NAME; default: the newest."),
+    typer.Argument(
+        metavar="[COMMIT]", help="Step (the closest), digest (its beginning), or pin:NAME; default: the newest."
+    ),
 ]
 Wanted = Annotated[str, typer.Argument(metavar="COMMIT", help="Step, digest or pin:NAME.", show_default=False)]
 
@@ -181,7 +183,9 @@ def unpin(
 def gc(
     store: StorePath,
     last: Annotated[int | None, typer.Option("--last", help="Also remove all but the newest so many.", min=1)] = None,
-    every: Annotated[int, typer.Option("--every", help="With --last: keep one of every so many steps, too.", min=0)] = 0,
+    every: Annotated[
+        int, typer.Option("--every", help="With --last: keep one of every so many steps, too.", min=0)
+    ] = 0,
     best: Annotated[
         str | None, typer.Option("--best", help="With --last: keep the best, too, such as min:val_loss.")
     ] = None,
@@ -228,7 +232,7 @@ def export(
     import json as json_module
     from pathlib import Path
 
-    from trajload.checkpoint.export import export as write
+    from trajload.checkpoint.exporting import export as write
     from trajload.errors import ConfigError
 
     opened = _open(store)
@@ -260,7 +264,9 @@ def promote(
 
     opened = _open(store)
     copied = opened.promote(_pick(opened, commit), open_store(to, create=True))
-    print_json(_told(copied, {})) if json else say(f"copied step {copied.step} to {to}: seq {copied.seq}, {copied.digest}")
+    print_json(_told(copied, {})) if json else say(
+        f"copied step {copied.step} to {to}: seq {copied.seq}, {copied.digest}"
+    )
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
