@@ -19,6 +19,7 @@ _WHERE = {
     "FileEntry": "trajload.checkpoint.entries",
     "Generation": "trajload.checkpoint.generation",
     "Keep": "trajload.checkpoint.entries",
+    "ObjectStore": "trajload.checkpoint.object_store",
     "PartReader": "trajload.checkpoint.reader",
     "PartSummary": "trajload.checkpoint.entries",
     "PartWriter": "trajload.checkpoint.generation",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from trajload.checkpoint.every import Every as Every
     from trajload.checkpoint.generation import Generation as Generation
     from trajload.checkpoint.generation import PartWriter as PartWriter
+    from trajload.checkpoint.object_store import ObjectStore as ObjectStore
     from trajload.checkpoint.opening import open as open
     from trajload.checkpoint.reader import PartReader as PartReader
     from trajload.checkpoint.report import Report as Report

@@ -10,8 +10,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -91,12 +92,24 @@ class Medium(Protocol):
         """Keep others out of what `path` names, for a short while."""
         ...
 
+    def probe(self, nonce: str, *, locks: bool) -> str:
+        """Try what commits rely on, once, when the store is opened for writing; return what they may promise."""
+        ...
+
+    def age_s(self, folder: str) -> float:
+        """Return how long ago something was last written below a folder."""
+        ...
+
     def free_bytes(self) -> int | None:
         """Return the free space, None where there is no such thing."""
         ...
 
-    def local_path(self, path: str) -> Path | None:
-        """Return where a file or folder stands on this machine, None where it does not."""
+    def local_file(self, path: str) -> Path:
+        """Return where a file can be opened on this machine; fetched first where it is elsewhere."""
+        ...
+
+    def local_folder(self, path: str) -> Path | None:
+        """Return where a folder stands on this machine, None where it does not."""
         ...
 
 
@@ -108,6 +121,7 @@ class LocalMedium:
         self.disk = disk
         self.name = str(root)
         self.links = True
+        self.syncs_files = True
         self.syncs_folders = True
         self._durability = ""
 
@@ -160,8 +174,15 @@ class LocalMedium:
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 
-    def local_path(self, path: str) -> Path | None:
+    def local_file(self, path: str) -> Path:
         return self._at(path)
+
+    def local_folder(self, path: str) -> Path | None:
+        return self._at(path)
+
+    def age_s(self, folder: str) -> float:
+        # Whoever holds the lock knows that nobody else writes, and whoever does not is not told by a clock.
+        return 0.0
 
     # ---- writing ----
 
@@ -176,7 +197,8 @@ class LocalMedium:
                 view = memoryview(piece)
                 for start in range(0, view.nbytes, MAX_PIECE_BYTES):
                     self.disk.write(fd, where, view[start : start + MAX_PIECE_BYTES])
-            self.disk.fsync(fd, where)
+            if self.syncs_files:
+                self.syncs_files = self._synced(lambda: self.disk.fsync(fd, where))
         except BaseException:
             with contextlib.suppress(OSError):
                 self.disk.close(fd, where)
@@ -186,7 +208,11 @@ class LocalMedium:
     def settle(self, folders: Iterable[str]) -> None:
         for folder in folders:
             if self.syncs_folders:
-                self.disk.fsync_dir(self._at(folder))
+                self.syncs_folders = self._synced(partial(self.disk.fsync_dir, self._at(folder)))
+
+    def _synced(self, sync: Callable[[], None]) -> bool:
+        """Sync; False where the file system cannot, which is found out once, when the store is opened."""
+        return self._tries(sync, set() if self._durability else _UNSUPPORTED)
 
     def publish(self, path: str, data: bytes, nonce: str) -> bool:
         folder = path.rpartition("/")[0]
@@ -272,12 +298,11 @@ class LocalMedium:
         return self._durability or "unknown"
 
     def probe(self, nonce: str, *, locks: bool) -> str:
-        """Try what commits rely on, once, and return what they may promise."""
-        probe, other, files = self._at(f".probe-{nonce}"), self._at(f".probe-{nonce}-link"), True
+        probe, other = self._at(f".probe-{nonce}"), self._at(f".probe-{nonce}-link")
         fd = self.disk.create(probe)
         try:
             self.disk.write(fd, probe, b"probe\n")
-            files = self._tries(lambda: self.disk.fsync(fd, probe), _UNSUPPORTED)
+            self.syncs_files = self._tries(lambda: self.disk.fsync(fd, probe), _UNSUPPORTED)
         finally:
             self.disk.close(fd, probe)
         self.links = self._tries(lambda: self.disk.link(probe, other), _NO_LINKS)
@@ -285,13 +310,27 @@ class LocalMedium:
         self.disk.unlink(probe)
         if self.links:
             self.disk.unlink(other)
-        promise = ("file+dir" if self.syncs_folders else "file") if files else "none"
+        if self.syncs_folders:
+            self._settle_ancestors()
+        promise = ("file+dir" if self.syncs_folders else "file") if self.syncs_files else "none"
         self._durability = promise if locks else f"{promise}, single writer by agreement"
         return self._durability
 
+    def _settle_ancestors(self) -> None:
+        """Make the folders above the store durable: whoever made them may have been killed before doing so."""
+        device = os.stat(self.root).st_dev
+        for folder in self.root.parents:
+            try:
+                if os.stat(folder).st_dev != device:
+                    return
+                self.disk.fsync_dir(folder)
+            except PermissionError:
+                continue  # not ours, so none of us made it
+            except OSError:
+                return
+
     @staticmethod
-    def _tries(action: object, unsupported: set[int]) -> bool:
-        assert callable(action)
+    def _tries(action: Callable[[], None], unsupported: set[int]) -> bool:
         try:
             action()
         except OSError as err:
