@@ -14,7 +14,7 @@ from torch import nn
 
 from trajload.checkpoint.capture import Snapshot, snapshot
 from trajload.checkpoint.components import Component
-from trajload.checkpoint.restore import restore
+from trajload.checkpoint.restoring import restore
 from trajload.checkpoint.size import SizePlan, bytes_text, plan_size
 from trajload.checkpoint.staging import Staging
 from trajload.checkpoint.store import Store
