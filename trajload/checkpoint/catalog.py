@@ -6,6 +6,7 @@ is torn, is of another store, contradicts the record before it, or was written b
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ Level: TypeAlias = Literal["full", "sizes", "record"]
 LEVELS = ("full", "sizes", "record")
 
 MAX_SEQ = (1 << 62) - 1
+_NO_FILE = {errno.EINVAL, errno.EISDIR, errno.EFBIG}
+"""What is no regular file, or too large a one, will not become a record by waiting."""
 _NAME = re.compile(r"\d{10,19}\.json")
 
 
@@ -70,7 +73,8 @@ def scan(medium: Medium, store_uuid: str | None) -> Scan:
         except FileNotFoundError:
             continue  # removed since the folder was listed
         except OSError as err:
-            found.faults.append(Fault(seq, path, f"it cannot be read: {reason(err)}.", "unreadable"))
+            kind = "damaged" if err.errno in _NO_FILE else "unreadable"
+            found.faults.append(Fault(seq, path, f"it cannot be read: {reason(err)}.", kind))
         except CheckpointMismatchError as err:
             found.faults.append(Fault(seq, path, err.message, "newer"))
         except CheckpointError as err:

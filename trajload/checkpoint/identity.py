@@ -13,12 +13,28 @@ from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Fault
 from trajload.checkpoint.medium import LocalMedium, Medium
 from trajload.checkpoint.record import decode_record, encode_record
-from trajload.errors import CheckpointCorruptError, CheckpointError
+from trajload.errors import CheckpointCorruptError, CheckpointError, ConfigError
 
-__all__ = ["FOLDERS", "STORE_FILE", "identify", "make_root", "settle_ancestors"]
+__all__ = [
+    "FOLDERS",
+    "STORE_FILE",
+    "check_folders",
+    "identify",
+    "make_root",
+    "repair_identity",
+    "settle_ancestors",
+    "write_identity",
+]
 
 STORE_FILE = "STORE.json"
 FOLDERS = ("commits", "gen", "pins")
+
+
+def check_folders(root: Path) -> None:
+    """Raise ConfigError where something that is no folder stands in the place of one."""
+    for path in (root, *(root / name for name in FOLDERS)):
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{str(path)!r} is no folder: a checkpoint store needs it as one. Choose another path.")
 
 
 def make_root(root: Path, disk: Disk) -> None:

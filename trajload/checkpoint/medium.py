@@ -10,8 +10,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -108,6 +109,7 @@ class LocalMedium:
         self.disk = disk
         self.name = str(root)
         self.links = True
+        self.syncs_files = True
         self.syncs_folders = True
         self._durability = ""
 
@@ -176,7 +178,8 @@ class LocalMedium:
                 view = memoryview(piece)
                 for start in range(0, view.nbytes, MAX_PIECE_BYTES):
                     self.disk.write(fd, where, view[start : start + MAX_PIECE_BYTES])
-            self.disk.fsync(fd, where)
+            if self.syncs_files:
+                self.syncs_files = self._synced(lambda: self.disk.fsync(fd, where))
         except BaseException:
             with contextlib.suppress(OSError):
                 self.disk.close(fd, where)
@@ -186,7 +189,11 @@ class LocalMedium:
     def settle(self, folders: Iterable[str]) -> None:
         for folder in folders:
             if self.syncs_folders:
-                self.disk.fsync_dir(self._at(folder))
+                self.syncs_folders = self._synced(partial(self.disk.fsync_dir, self._at(folder)))
+
+    def _synced(self, sync: Callable[[], None]) -> bool:
+        """Sync; False where the file system cannot, which is found out once, when the store is opened."""
+        return self._tries(sync, set() if self._durability else _UNSUPPORTED)
 
     def publish(self, path: str, data: bytes, nonce: str) -> bool:
         folder = path.rpartition("/")[0]
@@ -273,11 +280,11 @@ class LocalMedium:
 
     def probe(self, nonce: str, *, locks: bool) -> str:
         """Try what commits rely on, once, and return what they may promise."""
-        probe, other, files = self._at(f".probe-{nonce}"), self._at(f".probe-{nonce}-link"), True
+        probe, other = self._at(f".probe-{nonce}"), self._at(f".probe-{nonce}-link")
         fd = self.disk.create(probe)
         try:
             self.disk.write(fd, probe, b"probe\n")
-            files = self._tries(lambda: self.disk.fsync(fd, probe), _UNSUPPORTED)
+            self.syncs_files = self._tries(lambda: self.disk.fsync(fd, probe), _UNSUPPORTED)
         finally:
             self.disk.close(fd, probe)
         self.links = self._tries(lambda: self.disk.link(probe, other), _NO_LINKS)
@@ -285,13 +292,12 @@ class LocalMedium:
         self.disk.unlink(probe)
         if self.links:
             self.disk.unlink(other)
-        promise = ("file+dir" if self.syncs_folders else "file") if files else "none"
+        promise = ("file+dir" if self.syncs_folders else "file") if self.syncs_files else "none"
         self._durability = promise if locks else f"{promise}, single writer by agreement"
         return self._durability
 
     @staticmethod
-    def _tries(action: object, unsupported: set[int]) -> bool:
-        assert callable(action)
+    def _tries(action: Callable[[], None], unsupported: set[int]) -> bool:
         try:
             action()
         except OSError as err:

@@ -284,17 +284,23 @@ class Store:
         self.faults += faults
         return pins
 
-    def retain(self, keep: Keep) -> list[Commit]:
-        """Remove the commits that `keep` does not, and return them, once the newest `keep.last` have been read in full.
+    def retain(self, keep: Keep, *, verify: Level = "full") -> list[Commit]:
+        """Remove the commits that `keep` does not, and return them, once the newest `keep.last` have been verified.
 
-        Each is read once by one Store, not at every call. Nothing is removed while fewer verify, or while a record or
-        pin cannot be read; `faults` then says so.
+        Nothing is removed while fewer verify, or while a record or pin cannot be read; `faults` then says so.
+
+        Args:
+            keep: The rule.
+            verify: How much of them must be right. In full each is read once by one Store, not at every call.
         """
         with self._rules, self.writer(), refusing(f"removing checkpoints of {self.name!r}"):
             with self._medium.exclusive(PIN_LOCK):
-                gone, damaged = self._choose(keep)
-                for seq in [*damaged, *(commit.seq for commit in gone)]:
-                    self._medium.remove(record_path(seq))
+                gone, damaged = self._choose(keep, verify)
+                for seq in damaged:
+                    with contextlib.suppress(OSError):  # a folder in a record's place, say
+                        self._medium.remove(record_path(seq))
+                for commit in gone:
+                    self._medium.remove(record_path(commit.seq))
                 if gone or damaged:
                     # Durable first: else a power cut could bring back a record whose files are gone.
                     self._medium.settle(["commits"])
@@ -302,7 +308,7 @@ class Store:
                 sweep_generations(self._medium, self._scan(), begun=self._begun, only=self._sweepable(gone))
         return gone
 
-    def _choose(self, keep: Keep) -> tuple[list[Commit], list[int]]:
+    def _choose(self, keep: Keep, verify: Level) -> tuple[list[Commit], list[int]]:
         found = self._scan()
         pins, pin_faults = read_pins(self._medium, found)
         self.faults += pin_faults
@@ -312,7 +318,7 @@ class Store:
         for commit in reversed(found.commits):
             if len(good) == keep.last:
                 break
-            faults = [] if commit.digest in self._verified else self.verify(commit)
+            faults = [] if commit.digest in self._verified else self.verify(commit, verify)
             self.faults += faults
             if not faults:
                 good.append(commit)

@@ -107,13 +107,11 @@ def test_nothing_saved_is_no_commit_and_no_fault(store: Store) -> None:
 
 def test_second_writer_is_refused_and_told_who_writes(store: Store) -> None:
     """One writer at a time, by name; readers are not kept out."""
+    other = Store(store.root)
     with store.writer(), store.writer():
-        other = Store(store.root)
-        with pytest.raises(
-            WriterConflictError, match=r"being written by process \d+ on \S+ since .*, which is this process"
-        ):
-            with other.writer():
-                pass
+        who = r"being written by process \d+ on \S+ since .*, which is this process"
+        with pytest.raises(WriterConflictError, match=who), other.writer():
+            pass
         assert other.newest() == (None, [])
     with other.writer():
         pass
