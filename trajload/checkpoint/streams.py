@@ -58,6 +58,14 @@ class Streams:
         """Of all streams that `state_dict` holds now, for messages and audits."""
         return sorted(_names(self.state_dict()))
 
+    def registered(self) -> list[Any]:
+        """Return the generators of one's own."""
+        return list(self._own.values())
+
+    def put(self, name: str, state: Mapping[str, Any]) -> None:
+        """Give one generator its state: `state_dict()["own"][name]` of streams that have one of this kind."""
+        _put(self._own[name], state)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all streams, as plain values, arrays and tensors of their own."""
         return {

@@ -226,8 +226,9 @@ def _sizes(value: Any) -> tuple[int, ...]:
 
 def _true_kind(said: Any, format_name: str) -> tuple[torch.dtype, tuple[int, ...]]:
     name, shape = said
-    dtype = getattr(torch, name) if isinstance(name, str) and name.isidentifier() else None
-    if not isinstance(dtype, torch.dtype):
+    # Not getattr: torch imports modules for some names.
+    dtype = vars(torch).get(name) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype) or name.startswith("q"):
         raise ValueError(f"this torch has no dtype {str(name)[:80]!r}")
     if format_name != "U8" and _PAIR_DTYPES.get(format_name) != dtype:
         raise ValueError(f"{format_name} does not hold {name}")

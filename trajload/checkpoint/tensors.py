@@ -211,7 +211,8 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
         tensor = tensor.cpu()
     if tensor.dtype.itemsize == 1:
         tensor = tensor.view(torch.uint8)  # 4-bit dtypes can be copied as bytes only
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    # Not reshape: one element may have any stride and counts as contiguous all the same.
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
 
 
 def tensor_chunks(tensors: Mapping[str, Tensor], layout: Layout | None = None) -> Iterator[bytes | memoryview]:

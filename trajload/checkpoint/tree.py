@@ -69,7 +69,7 @@ def child_path(path: str, key: Any) -> str:
     """Return the path of an item: `state.name`, `state['odd key']`, `state[3]`."""
     if isinstance(key, str) and key.replace("_", "a").isalnum():
         return f"{path}.{key}"
-    text = repr(key)
+    text = _word(key)
     return f"{path}[{text if len(text) <= 60 else text[:59] + '…'}]"
 
 
@@ -193,7 +193,12 @@ class _Flattener:
         dtype = value.dtype
         if not _is_its_bytes(dtype):
             raise self._refusal(value, path)
-        return {"$scalar": [dtype.str, base64.b64encode(value.tobytes()).decode()]}
+        data = value.tobytes()
+        if isinstance(value, np.str_):  # its bytes by way of an array may gain or lose NULs
+            data = str(value).encode("utf-32-le", "surrogatepass")
+        elif isinstance(value, np.bytes_):
+            data = bytes(value)
+        return {"$scalar": [dtype.str, base64.b64encode(data).decode()]}
 
     def _array(self, value: np.ndarray[Any, Any], path: str, name: str) -> Any:
         dtype = value.dtype
@@ -240,8 +245,15 @@ def _is_its_bytes(dtype: np.dtype[Any]) -> bool:
 
 
 def _join(name: str, key: Any) -> str:
-    text = str(key)
+    text = key if isinstance(key, str) else _word(key)
     return f"{name}.{text}" if name else text
+
+
+def _word(key: Any) -> str:
+    try:
+        return repr(key)
+    except ValueError:  # Python writes no integers of thousands of digits
+        return f"<{type(key).__name__}>"
 
 
 def _float_word(value: float) -> str:

@@ -162,7 +162,7 @@ class _Builder:
         return array.reshape(shape[::-1]).transpose() if order == "F" else array.reshape(shape)
 
     def _dtype_of_torch(self, told: Any) -> torch.dtype:
-        found = getattr(torch, told)
+        found = vars(torch).get(told)  # not getattr: torch imports modules for some names
         if not isinstance(found, torch.dtype):
             raise TypeError(f"{told!r} is no dtype")
         return found

@@ -41,22 +41,28 @@ def assert_same(one: Any, other: Any, path: str = "state") -> None:
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape) == (other.dtype, other.shape), path
         assert one.tobytes() == other.tobytes(), path
-    elif isinstance(one, np.generic):
+    elif isinstance(one, np.generic) and not isinstance(one, (np.str_, np.bytes_)):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes()), path
     elif isinstance(one, Mapping):
-        assert list(map(repr, one)) == list(map(repr, other)), path
+        assert list(map(_shown, one)) == list(map(_shown, other)), path
         for (key, a), b in zip(one.items(), other.values(), strict=True):
-            assert_same(a, b, f"{path}[{key!r}]")
+            assert_same(a, b, f"{path}[{_shown(key)}]")
     elif isinstance(one, (set, frozenset)):
         assert sorted(map(repr, one)) == sorted(map(repr, other)), path
     elif isinstance(one, (list, tuple)) or hasattr(one, "maxlen"):
         assert len(one) == len(other) and getattr(one, "maxlen", 0) == getattr(other, "maxlen", 0), path
         for i, (a, b) in enumerate(zip(one, other, strict=True)):
             assert_same(a, b, f"{path}[{i}]")
+    elif isinstance(one, complex):
+        assert struct.pack(">dd", one.real, one.imag) == struct.pack(">dd", other.real, other.imag), path
     elif isinstance(one, float) and math.isnan(one):
         assert struct.pack(">d", one) == struct.pack(">d", other), path
     else:
-        assert one == other and repr(one) == repr(other), path
+        assert one == other and _shown(one) == _shown(other), path
+
+
+def _shown(value: Any) -> str:
+    return hex(value) if type(value) is int else repr(value)
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -64,4 +70,4 @@ def bits(tensor: torch.Tensor) -> bytes:
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if plain.dtype.itemsize == 1:
         plain = plain.view(torch.uint8)
-    return plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return plain.contiguous().as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()

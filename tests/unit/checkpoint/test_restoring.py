@@ -12,7 +12,7 @@ from torch import nn
 
 from trajload.checkpoint.capture import snapshot
 from trajload.checkpoint.components import Component
-from trajload.checkpoint.restore import restore, restore_snapshot
+from trajload.checkpoint.restoring import restore, restore_snapshot
 from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError
