@@ -29,12 +29,18 @@ _WHERE = {
     "Streams": "trajload.checkpoint.streams",
     "Training": "trajload.checkpoint.trainee",
     "assert_continues": "trajload.checkpoint.continues",
+    "audit": "trajload.checkpoint.auditing",
     "open": "trajload.checkpoint.opening",
+    "plan_size": "trajload.checkpoint.size",
+    "restore": "trajload.checkpoint.restoring",
+    "snapshot": "trajload.checkpoint.capture",
 }
 
 __all__ = sorted(_WHERE)
 
 if TYPE_CHECKING:
+    from trajload.checkpoint.auditing import audit as audit
+    from trajload.checkpoint.capture import snapshot as snapshot
     from trajload.checkpoint.checkpointer import Checkpointer as Checkpointer
     from trajload.checkpoint.components import Component as Component
     from trajload.checkpoint.continues import Continuation as Continuation
@@ -52,7 +58,9 @@ if TYPE_CHECKING:
     from trajload.checkpoint.opening import open as open
     from trajload.checkpoint.reader import PartReader as PartReader
     from trajload.checkpoint.report import Report as Report
+    from trajload.checkpoint.restoring import restore as restore
     from trajload.checkpoint.saving import Saved as Saved
+    from trajload.checkpoint.size import plan_size as plan_size
     from trajload.checkpoint.store import Store as Store
     from trajload.checkpoint.streams import Streams as Streams
     from trajload.checkpoint.trainee import Training as Training

@@ -47,7 +47,16 @@ _SKIPPED = (
     property,
     functools.cached_property,
 )
-_ITERATORS: tuple[type, ...] = (types.GeneratorType, types.CoroutineType, type(iter([])), type(iter({})), zip, map, filter, enumerate)
+_ITERATORS: tuple[type, ...] = (
+    types.GeneratorType,
+    types.CoroutineType,
+    type(iter([])),
+    type(iter({})),
+    zip,
+    map,
+    filter,
+    enumerate,
+)
 
 
 class Leaf(NamedTuple):

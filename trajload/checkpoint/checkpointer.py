@@ -28,8 +28,6 @@ from trajload.checkpoint.whole import Taken, Whole
 from trajload.errors import (
     CheckpointError,
     ConfigError,
-    TrajloadError,
-    described,
 )
 from trajload.types import PathLikeStr
 
@@ -163,7 +161,7 @@ class Checkpointer:
             return
         self._is_closed = True
         try:
-            self._outcomes.take()
+            self.wait()
         finally:
             self._hold.close()
 
@@ -209,7 +207,7 @@ class Checkpointer:
         commit = choice.commit
         if commit is None:
             why = "none of its checkpoints is whole" if choice.faults else "it holds no checkpoint"
-            why = f"{store.root}: {why}"
+            why = f"{store.name}: {why}"
             if self.settings.resume == "on":
                 bad = "".join(f"\n  - {fault}" for fault in choice.faults)
                 raise CheckpointError(f"nothing to go on from, and resume='on' insists on it. {why}{bad}")
@@ -308,6 +306,7 @@ class Checkpointer:
     def _save(self, step: int, epoch: int | None, metrics: Mapping[str, float] | None) -> None:
         begin = time.monotonic()
         self._open()
+        self._hold.settle()
         rank, whole = self._group.rank, self._whole
         in_background = self._copies.are_made(
             lambda: self._stats.state_bytes or whole.take(rank, copy=False, staging=None).bytes
@@ -338,23 +337,19 @@ class Checkpointer:
         self._stats.state_bytes = taken.bytes
         self._clock.saved(step)
         try:
-            self._outcomes.begin(lambda: self._write(plan, taken), in_background=in_background)
+            self._outcomes.begin(lambda: self._write(plan, taken, in_background), in_background=in_background)
         finally:
             self._stats.blocked_last_s = time.monotonic() - begin
             self._stats.blocked_s += self._stats.blocked_last_s
 
-    def _write(self, plan: Plan, taken: Taken) -> Saved:
-        """Carry out a save, in whatever thread; then let old commits go."""
+    def _write(self, plan: Plan, taken: Taken, in_background: bool) -> Saved:
+        """Carry out a save, in whatever thread, and let old commits go; in mode 'sync' while training goes on."""
         try:
             assert self._saver is not None
             saved = self._saver.save(plan)
         finally:
             taken.release()
-        if self._group.rank == 0:
-            try:
-                self._hold.look(create=False).retain(self._keep)
-            except (TrajloadError, OSError) as err:  # the new commit stands; the old ones stay until the next save
-                _log.warning("old checkpoints could not be removed: %s", described(err))
+        self._hold.retain(self._keep, in_background=not in_background)
         return saved
 
     def _facts(self, step: int, loaders: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,11 +367,12 @@ class Checkpointer:
         return self._outcomes.last
 
     def wait(self) -> Saved | None:
-        """Wait for the save that is being written; return the newest one of this run that was committed.
+        """Wait for the save that is being written, and for retention; return the newest save of this run that was committed.
 
         Raises:
             CheckpointError: It did not commit.
         """
+        self._hold.settle()
         self._outcomes.take()
         return self.last
 

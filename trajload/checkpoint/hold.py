@@ -6,9 +6,11 @@ import contextlib
 import logging
 from typing import Any
 
+from trajload.checkpoint.background import Background
+from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.group import Group
 from trajload.checkpoint.opening import open as open_store
-from trajload.errors import CheckpointError, TrajloadError
+from trajload.errors import CheckpointError, TrajloadError, described
 
 __all__ = ["Hold"]
 
@@ -28,6 +30,7 @@ class Hold:
         self._where, self._group, self._timeout_s = where, group, timeout_s
         self._holds = contextlib.ExitStack()
         self._store: Any = None
+        self._tidying: Background[None] = Background("trajload-retention")
         self.is_open = False
 
     def look(self, *, create: bool) -> Any:
@@ -62,7 +65,29 @@ class Hold:
         self.is_open = True
         return self.look(create=False)
 
+    def retain(self, keep: Keep, *, in_background: bool) -> None:
+        """Let old commits go; on rank 0. What cannot be removed is logged, and stays until the next time."""
+        if self._group.rank == 0:
+            if in_background:
+                self.settle()
+                self._tidying.start(lambda: self._retain(keep))
+            else:
+                self._retain(keep)
+
+    def _retain(self, keep: Keep) -> None:
+        store = self._store
+        try:
+            # What is verified is read in full, which costs little on this machine, and a download elsewhere.
+            store.retain(keep) if hasattr(store, "root") else store.retain(keep, verify="sizes")
+        except (TrajloadError, OSError) as err:
+            _log.warning("old checkpoints could not be removed: %s", described(err))
+
+    def settle(self) -> None:
+        """Wait for old commits to be gone."""
+        self._tidying.take()
+
     def close(self) -> None:
         """Let go of the writer lock. Idempotent."""
+        self.settle()
         self.is_open = False
         self._holds.close()

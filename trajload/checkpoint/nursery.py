@@ -33,7 +33,7 @@ _PRELOADED = (
     "torch.distributed",
     "trajload.loader",
     "trajload.checkpoint.checkpointer",
-    "trajload.checkpoint.restore",
+    "trajload.checkpoint.restoring",
     "trajload.checkpoint.store",
     "trajload.checkpoint.trace",
     "trajload.checkpoint.trainee",

@@ -106,7 +106,7 @@ class Whole:
         Raises:
             CheckpointMismatchError: It does not fit; every difference is named.
         """
-        from trajload.checkpoint.restore import restore
+        from trajload.checkpoint.restoring import restore
 
         notes = self._compare(commit, strict)
         if self.own.keys() - {RNG} and commit.world != world:
