@@ -91,6 +91,11 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sharded]]
     return plain, sharded
 
 
+def unsharded(name: str, component: Any) -> Sharded:
+    """Return a component that has no sharded tensors yet: an optimiser before its first update."""
+    return Sharded(name, component, component.state_dict() if hasattr(component, "state_dict") else component, {})
+
+
 # ---- saving ----
 
 

@@ -143,10 +143,12 @@ class Whole:
     ) -> dict[str, Any]:
         from trajload.checkpoint.capture import Component
 
-        _, spread = sharded.split({name: targets[name] for name in targets if name in self.state})
-        if not spread:
+        if sharded.INDEX_FILE not in parts[0].files:
             return {}
         index = sharded.read_index({r: parts.get(r) or store.part(commit, r) for r in range(commit.world)})
+        spread = sharded.split({name: targets[name] for name in targets if name in self.state})[1]
+        for name in {path.split("/")[0] for path in index} & targets.keys() - spread.keys():
+            spread[name] = sharded.unsharded(name, targets[name])
         return {
             name: Component(_give(one.tree), _loader(one, index), _checker(one, index)) for name, one in spread.items()
         }
