@@ -323,7 +323,9 @@ def test_other_components_are_named(tmp_path: Path) -> None:
     state = {**one.state, "extra": {"x": 1}}
     del state["average"]
     with tl.Checkpointer(tmp_path, state, rng=tl.Streams(noise=one.noise)) as ckpt:
-        with pytest.raises(CheckpointMismatchError, match=r"average: in the checkpoint(?s:.*)extra: among the components"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"average: in the checkpoint(?s:.*)extra: among the components"
+        ):
             ckpt.resume()
         report = ckpt.resume(strict=False)
     assert report.step == 10 and len(report.diffs) == 2
