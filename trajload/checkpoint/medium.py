@@ -190,6 +190,9 @@ class LocalMedium:
         self.disk.mkdir(self._at(path))
 
     def put(self, path: str, pieces: Iterable[Bytes]) -> None:
+        self._write(path, pieces, sync=self.syncs_files)
+
+    def _write(self, path: str, pieces: Iterable[Bytes], *, sync: bool) -> None:
         where = self._at(path)
         fd = self.disk.create(where)
         try:
@@ -197,7 +200,7 @@ class LocalMedium:
                 view = memoryview(piece)
                 for start in range(0, view.nbytes, MAX_PIECE_BYTES):
                     self.disk.write(fd, where, view[start : start + MAX_PIECE_BYTES])
-            if self.syncs_files:
+            if sync:
                 self.syncs_files = self._synced(lambda: self.disk.fsync(fd, where))
         except BaseException:
             with contextlib.suppress(OSError):
@@ -255,7 +258,7 @@ class LocalMedium:
 
     def hint(self, path: str, data: bytes, nonce: str) -> None:
         temp = f".{path}-{nonce}.tmp"
-        self.put(temp, [data])
+        self._write(temp, [data], sync=False)
         self.disk.rename(self._at(temp), self._at(path))
 
     def remove(self, path: str) -> None:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,26 +148,19 @@ class ObjectMedium:
         """Do nothing: names hold nonces, and there are no folders."""
 
     def put(self, path: str, pieces: Iterable[Bytes]) -> None:
-        sent = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal sent
-            for piece in pieces:
-                data = bytes(piece)  # the caller may use its buffer again while this is on its way
-                sent += len(data)
-                yield data
-
-        self._call(
+        # Not `put` with an iterator: that one is run inside the client's own runtime, where whoever makes the pieces may
+        # not call the client, as reading from another object store does.
+        key, sent = self._key(path), 0
+        writer = self._call(
             path,
-            lambda: self._api.put(
-                self._store,
-                self._key(path),
-                counted(),
-                use_multipart=True,
-                chunk_size=_PART_BYTES,
-                max_concurrency=_CONCURRENT,
-            ),
+            lambda: self._api.open_writer(self._store, key, buffer_size=_PART_BYTES, max_concurrency=_CONCURRENT),
         )
+        for piece in pieces:
+            data = bytes(piece)  # the caller may use its buffer again while this is on its way
+            sent += len(data)
+            self._call(path, partial(writer.write, data))
+        # Left open where something is raised above: what was not closed never becomes an object.
+        self._call(path, writer.close)
         there = self.size(path)
         if there != sent:
             raise OSError(errno.EIO, f"the service holds {there} bytes of {sent}", path)
