@@ -15,6 +15,7 @@ _WHERE = {
     "FileEntry": "trajload.checkpoint.entries",
     "Generation": "trajload.checkpoint.generation",
     "Keep": "trajload.checkpoint.entries",
+    "ObjectStore": "trajload.checkpoint.object_store",
     "PartReader": "trajload.checkpoint.reader",
     "PartSummary": "trajload.checkpoint.entries",
     "PartWriter": "trajload.checkpoint.generation",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from trajload.checkpoint.entries import PartSummary as PartSummary
     from trajload.checkpoint.generation import Generation as Generation
     from trajload.checkpoint.generation import PartWriter as PartWriter
+    from trajload.checkpoint.object_store import ObjectStore as ObjectStore
     from trajload.checkpoint.reader import PartReader as PartReader
     from trajload.checkpoint.store import Store as Store
 

@@ -196,8 +196,8 @@ class Fault:
     path: str
     what: str
     kind: str = "damaged"
-    """'damaged', 'missing', 'unreadable' (the system refused), 'newer' (a newer format) or 'fenced' (by a writer that had
-    lost the store)."""
+    """'damaged', 'missing', 'unreadable' (the system refused), 'newer' (a newer format), 'fenced' (by a writer that had
+    lost the store) or 'unsure' (left alone since others may be using it)."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"

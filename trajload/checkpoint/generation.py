@@ -66,7 +66,7 @@ class Generation:
     @property
     def folder(self) -> Path:
         """Where it stands, for writers that want a folder; a local store's only."""
-        found = self._medium.local_path(self.path)
+        found = self._medium.local_folder(self.path)
         if found is None:
             raise ConfigError(f"generation {self.path!r} of {self._medium.name!r} is in no folder of this machine.")
         return found
@@ -190,7 +190,7 @@ class PartWriter:
             except FileExistsError:
                 if not shared:
                     raise
-        found = self._medium.local_path(path)
+        found = self._medium.local_folder(path)
         if found is None:
             raise ConfigError(f"folder {path!r} of {self._medium.name!r} is in no folder of this machine.")
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from trajload.checkpoint.catalog import scan
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Fault
-from trajload.checkpoint.medium import LocalMedium, Medium
+from trajload.checkpoint.medium import Medium
 from trajload.checkpoint.record import decode_record, encode_record
 from trajload.errors import CheckpointCorruptError, CheckpointError, ConfigError
 
@@ -22,7 +21,6 @@ __all__ = [
     "identify",
     "make_root",
     "repair_identity",
-    "settle_ancestors",
     "write_identity",
 ]
 
@@ -49,20 +47,6 @@ def make_root(root: Path, disk: Disk) -> None:
             disk.mkdir(made)
         with contextlib.suppress(OSError):  # told for certain by the probe, once this store is written to
             disk.fsync_dir(made.parent)
-
-
-def settle_ancestors(root: Path, disk: Disk) -> None:
-    """Make the folders above a store durable: whoever made them may have been killed before doing so."""
-    device = os.stat(root).st_dev
-    for folder in root.absolute().parents:
-        try:
-            if os.stat(folder).st_dev != device:
-                return
-            disk.fsync_dir(folder)
-        except PermissionError:
-            continue  # not ours, so none of us made it
-        except OSError:
-            return
 
 
 def identify(medium: Medium, *, create: bool) -> tuple[str, list[Fault]]:
@@ -102,7 +86,7 @@ def write_identity(medium: Medium, uuid: str) -> None:
     medium.publish(STORE_FILE, data, secrets.token_hex(8))
 
 
-def repair_identity(medium: LocalMedium, uuid: str) -> None:
+def repair_identity(medium: Medium, uuid: str) -> None:
     """Write a damaged or missing file anew, under the writer lock."""
     medium.remove(STORE_FILE)
     write_identity(medium, uuid)

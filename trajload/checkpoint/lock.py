@@ -11,14 +11,40 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trajload.checkpoint.disk import Disk
 from trajload.errors import WriterConflictError
 
-__all__ = ["WriterLock"]
+__all__ = ["Lock", "WriterLock"]
 
 _NO_LOCKS = {"ENOLCK", "ENOTSUP", "EOPNOTSUPP", "ENOSYS", "EINVAL"}
+
+
+class Lock(Protocol):
+    """The right to write a store, as one process has it."""
+
+    epoch: int
+    """Of this writer; later ones have greater numbers."""
+    works: bool
+    """Whether another process cannot be writing while this one holds it."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process has it."""
+        ...
+
+    def acquire(self, known_epoch: Callable[[], int]) -> bool:
+        """Take it, or count one up; True where it was not held before."""
+        ...
+
+    def release(self) -> None:
+        """Count one down."""
+        ...
+
+    def newest_epoch(self) -> int:
+        """Return the epoch of the last that took it, ours or a later one."""
+        ...
 
 
 class WriterLock:
@@ -108,6 +134,10 @@ class WriterLock:
             }
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return {}
+
+    def newest_epoch(self) -> int:
+        """Return our own epoch: while the file is locked there is no later one."""
+        return self.epoch
 
     def release(self) -> None:
         """Count one down; the last one lets others in."""

@@ -92,12 +92,24 @@ class Medium(Protocol):
         """Keep others out of what `path` names, for a short while."""
         ...
 
+    def probe(self, nonce: str, *, locks: bool) -> str:
+        """Try what commits rely on, once, when the store is opened for writing; return what they may promise."""
+        ...
+
+    def age_s(self, folder: str) -> float:
+        """Return how long ago something was last written below a folder."""
+        ...
+
     def free_bytes(self) -> int | None:
         """Return the free space, None where there is no such thing."""
         ...
 
-    def local_path(self, path: str) -> Path | None:
-        """Return where a file or folder stands on this machine, None where it does not."""
+    def local_file(self, path: str) -> Path:
+        """Return where a file can be opened on this machine; fetched first where it is elsewhere."""
+        ...
+
+    def local_folder(self, path: str) -> Path | None:
+        """Return where a folder stands on this machine, None where it does not."""
         ...
 
 
@@ -162,8 +174,15 @@ class LocalMedium:
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
 
-    def local_path(self, path: str) -> Path | None:
+    def local_file(self, path: str) -> Path:
         return self._at(path)
+
+    def local_folder(self, path: str) -> Path | None:
+        return self._at(path)
+
+    def age_s(self, folder: str) -> float:
+        # Whoever holds the lock knows that nobody else writes, and whoever does not is not told by a clock.
+        return 0.0
 
     # ---- writing ----
 
@@ -279,7 +298,6 @@ class LocalMedium:
         return self._durability or "unknown"
 
     def probe(self, nonce: str, *, locks: bool) -> str:
-        """Try what commits rely on, once, and return what they may promise."""
         probe, other = self._at(f".probe-{nonce}"), self._at(f".probe-{nonce}-link")
         fd = self.disk.create(probe)
         try:
@@ -292,9 +310,24 @@ class LocalMedium:
         self.disk.unlink(probe)
         if self.links:
             self.disk.unlink(other)
+        if self.syncs_folders:
+            self._settle_ancestors()
         promise = ("file+dir" if self.syncs_folders else "file") if self.syncs_files else "none"
         self._durability = promise if locks else f"{promise}, single writer by agreement"
         return self._durability
+
+    def _settle_ancestors(self) -> None:
+        """Make the folders above the store durable: whoever made them may have been killed before doing so."""
+        device = os.stat(self.root).st_dev
+        for folder in self.root.parents:
+            try:
+                if os.stat(folder).st_dev != device:
+                    return
+                self.disk.fsync_dir(folder)
+            except PermissionError:
+                continue  # not ours, so none of us made it
+            except OSError:
+                return
 
     @staticmethod
     def _tries(action: Callable[[], None], unsupported: set[int]) -> bool:

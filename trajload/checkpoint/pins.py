@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 
@@ -12,7 +13,7 @@ from trajload.checkpoint.medium import Medium
 from trajload.checkpoint.record import decode_record, encode_record
 from trajload.errors import CheckpointError, ConfigError
 
-__all__ = ["PIN_LOCK", "check_name", "publish_pin", "read_pins"]
+__all__ = ["PIN_LOCK", "check_name", "publish_pin", "read_pin_digests", "read_pins"]
 
 PIN_LOCK = "pins/.lock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -54,6 +55,15 @@ def read_pins(medium: Medium, found: Scan) -> tuple[dict[str, Commit], list[Faul
             else:
                 pins[name] = commit
     return pins, faults
+
+
+def read_pin_digests(medium: Medium) -> set[object]:
+    """Return the digests of all commits that are pinned, there or not."""
+    found = set()
+    for file in medium.names("pins"):
+        with contextlib.suppress(OSError, CheckpointError):
+            found.add(decode_record(medium.read(f"pins/{file}"), "pin")[0].get("digest"))
+    return found
 
 
 def publish_pin(medium: Medium, name: str, commit: Commit, nonce: str) -> None:

@@ -10,6 +10,7 @@ from trajload.checkpoint.catalog import MAX_SEQ, Scan, live_files, record_path, 
 from trajload.checkpoint.entries import Commit, FileEntry, PartSummary
 from trajload.checkpoint.failures import aborting
 from trajload.checkpoint.generation import Generation
+from trajload.checkpoint.lock import Lock
 from trajload.checkpoint.medium import Medium
 from trajload.checkpoint.reader import check_pieces, parse_part
 from trajload.checkpoint.record import decode_record, encode_record, plain
@@ -21,7 +22,7 @@ __all__ = ["publish_commit"]
 def publish_commit(
     medium: Medium,
     store_uuid: str,
-    epoch: int,
+    lock: Lock,
     generation: Generation,
     parts: Sequence[PartSummary],
     info: Mapping[str, Any],
@@ -31,7 +32,8 @@ def publish_commit(
     plain(dict(info), "info")  # refused before anything else is looked at
     with aborting("reading the records of the store"):
         found = scan(medium, store_uuid)
-    _check_order(generation, found, epoch)
+        found.highest_epoch = max(found.highest_epoch, lock.newest_epoch())
+        _check_order(generation, found, lock.epoch)
     entries = _check_parts(medium, generation, ordered, found)
     last = found.commits[-1] if found.commits else None
     own = [entry for entry in entries if entry.path.startswith(generation.path + "/")]
@@ -46,7 +48,7 @@ def publish_commit(
         "info": dict(info),
         "generation": generation.path,
         "nonce": generation.nonce,
-        "epoch": epoch,
+        "epoch": lock.epoch,
         "refers": sorted({entry.path for entry in entries} - {entry.path for entry in own}),
         "bytes": sum(entry.bytes for entry in entries),
         "written_bytes": sum(entry.bytes for entry in own),
@@ -68,8 +70,28 @@ def publish_commit(
             f"sequence number {generation.seq} of {medium.name!r} was published by another writer first. "
             "Two runs write this store; end one of them."
         )
+    commit = Commit.from_json(*decode_record(data, "commit"))
+    if commit.refers and not lock.works:
+        _look_again(medium, store_uuid, commit)
     generation.committed = True
-    return Commit.from_json(*decode_record(data, "commit"))
+    return commit
+
+
+def _look_again(medium: Medium, store_uuid: str, commit: Commit) -> None:
+    """Withdraw a commit whose references were removed while it was published, where nobody is kept from doing so.
+
+    Whoever removes a commit reads all records after taking its record away, and before its files: it has seen ours, and
+    left them, or its record was gone before ours appeared, and we see that now.
+    """
+    with aborting("reading the records of the store"):
+        own, used = live_files(c for c in scan(medium, store_uuid).commits if c.seq != commit.seq)
+        lost = [path for path in commit.refers if path not in used and "/".join(path.split("/")[:2]) not in own]
+        if lost:
+            medium.remove(record_path(commit.seq))
+    if lost:
+        raise CheckpointAbortedError(
+            f"file {lost[0]!r} is referred to, and its commit was removed meanwhile. Nothing was committed."
+        )
 
 
 def _check_order(generation: Generation, found: Scan, epoch: int) -> None:

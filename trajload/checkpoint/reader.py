@@ -76,11 +76,12 @@ class PartReader:
         return found
 
     def path(self, name: str) -> Path:
-        """Return where a file stands on this machine. Its bytes are not checked by this."""
-        found = self.medium.local_path(self.entry(name).path)
-        if found is None:
-            raise ConfigError(f"file {name!r} of {self.medium.name!r} is in no folder of this machine: use `read`.")
-        return found
+        """Return where a file can be opened on this machine. Its bytes are not checked by this."""
+        entry = self.entry(name)
+        try:
+            return self.medium.local_file(entry.path)
+        except OSError as err:
+            raise CheckpointCorruptError(f"file {entry.path!r} cannot be had: {reason(err)}.") from err
 
     def chunks(self, name: str) -> Iterator[Bytes]:
         """Yield a file's bytes; CheckpointCorruptError comes at the end where they are not what was saved."""

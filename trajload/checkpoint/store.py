@@ -18,7 +18,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Commit, Fault, Keep, PartSummary
 from trajload.checkpoint.failures import aborting, refusing
 from trajload.checkpoint.generation import Generation, generation_path
-from trajload.checkpoint.lock import WriterLock
-from trajload.checkpoint.medium import LocalMedium
-from trajload.checkpoint.pins import PIN_LOCK, check_name, publish_pin, read_pins
+from trajload.checkpoint.lock import Lock, WriterLock
+from trajload.checkpoint.medium import LocalMedium, Medium
+from trajload.checkpoint.pins import PIN_LOCK, check_name, publish_pin, read_pin_digests, read_pins
 from trajload.checkpoint.publish import publish_commit
 from trajload.checkpoint.reader import PartReader, read_part
 from trajload.checkpoint.record import encode_record
@@ -42,6 +42,9 @@ __all__ = ["Store"]
 
 _SPARE = 1.1
 """Free space asked for, as a multiple of what is planned: metadata, and others who write meanwhile."""
+
+ABANDONED_AFTER_S = 24 * 3600.0
+"""Where no lock keeps others out, a generation that has grown no more for so long is nobody's."""
 
 
 class Store:
@@ -57,20 +60,20 @@ class Store:
 
     def __init__(self, root: str | os.PathLike[str], *, disk: Disk | None = None, create: bool = True) -> None:
         self.root = Path(os.path.abspath(root))
-        disk = disk or Disk()
-        self._medium = LocalMedium(self.root, disk)
-        for path in (self.root, *(self.root / name for name in identity.FOLDERS)):
-            if path.exists() and not path.is_dir():
-                raise ConfigError(
-                    f"{str(path)!r} is no folder: a checkpoint store needs it as one. Choose another path."
-                )
-        with refusing(f"opening checkpoint store {str(self.root)!r}"):
+        medium = LocalMedium(self.root, disk or Disk())
+        with refusing(f"opening checkpoint store {medium.name!r}"):
+            identity.check_folders(self.root)
             if create:
-                identity.make_root(self.root, disk)
-            self.uuid, self._own_faults = identity.identify(self._medium, create=create)
+                identity.make_root(self.root, medium.disk)
+        self._open(medium, WriterLock(medium.disk, self.root / "writer.lock"), create)
+
+    def _open(self, medium: Medium, lock: Lock, create: bool) -> None:
+        self._medium = medium
+        self._lock = lock
+        with refusing(f"opening checkpoint store {medium.name!r}"):
+            self.uuid, self._own_faults = identity.identify(medium, create=create)
         self.faults: list[Fault] = list(self._own_faults)
         """What the last listing, retention or sweep passed over or would not do, and why."""
-        self._lock = WriterLock(disk, self.root / "writer.lock")
         self._rules = threading.RLock()
         self._begun: set[str] = set()
         self._verified: set[str] = set()
@@ -111,8 +114,6 @@ class Store:
 
     def _prepare(self) -> None:
         self._medium.probe(secrets.token_hex(8), locks=self._lock.works)
-        if self._medium.syncs_folders:
-            identity.settle_ancestors(self.root, self._medium.disk)
         if self._own_faults:
             identity.repair_identity(self._medium, self.uuid)
             self._own_faults = []
@@ -175,7 +176,7 @@ class Store:
         """
         self._need_writer("commit")
         with self._rules:
-            commit = publish_commit(self._medium, self.uuid, self._lock.epoch, generation, parts, info)
+            commit = publish_commit(self._medium, self.uuid, self._lock, generation, parts, info)
             self._begun.discard(generation.path)
             data, _ = encode_record("latest", {"seq": commit.seq, "step": commit.step, "digest": commit.digest})
             with contextlib.suppress(OSError):
@@ -186,12 +187,13 @@ class Store:
         """Remove a generation that will not be committed. What the system will not remove is swept later."""
         with self._rules:
             generation.fail("it was abandoned.")
+            begun_here = generation.path in self._begun
             self._begun.discard(generation.path)
-            if generation.committed:
+            if generation.committed or not begun_here or not (self._lock.works or self._lock.held):
                 return
             with contextlib.suppress(OSError, CheckpointError), self.writer():
                 found = scan(self._medium, self.uuid)
-                sweep_generations(self._medium, found, begun=self._begun, only={generation.path})
+                sweep_generations(self._medium, found, begun=self._begun, abandoned={generation.path}.__contains__)
 
     # ---- reading ----
 
@@ -266,6 +268,11 @@ class Store:
             if self.verify(commit, "record"):
                 raise CheckpointError(f"commit {commit.seq} (step {commit.step}) is not in {self.name!r} any more.")
             publish_pin(self._medium, name, commit, secrets.token_hex(8))
+            if self.verify(commit, "record"):  # where nothing keeps others out: removed meanwhile
+                self._medium.remove(f"pins/{name}.json")
+                raise CheckpointError(
+                    f"commit {commit.seq} (step {commit.step}) was removed while it was being pinned."
+                )
 
     def unpin(self, name: str) -> None:
         """Take a pin away; ConfigError where there is none."""
@@ -304,9 +311,36 @@ class Store:
                 if gone or damaged:
                     # Durable first: else a power cut could bring back a record whose files are gone.
                     self._medium.settle(["commits"])
+                if gone and not self._lock.works:
+                    gone = self._without_pinned_meanwhile(gone)
             if gone or damaged:
-                sweep_generations(self._medium, self._scan(), begun=self._begun, only=self._sweepable(gone))
+                lent = ("/".join(path.split("/")[:2]) for commit in gone for path in commit.refers)
+                self._sweep_generations({commit.generation for commit in gone}.union(lent))
         return gone
+
+    def _without_pinned_meanwhile(self, gone: list[Commit]) -> list[Commit]:
+        """Bring back what was pinned while its record went: whoever pinned it may have seen the record afterwards."""
+        left = []
+        for commit in gone:
+            if commit.digest in read_pin_digests(self._medium):
+                self._medium.publish(
+                    record_path(commit.seq), encode_record("commit", commit.to_json())[0], commit.nonce
+                )
+            else:
+                left.append(commit)
+        return left
+
+    def _sweep_generations(self, dead: Collection[str]) -> list[str]:
+        return sweep_generations(
+            self._medium,
+            self._scan(),
+            begun=self._begun,
+            abandoned=lambda path: path in dead or self._is_abandoned(path),
+        )
+
+    def _is_abandoned(self, path: str) -> bool:
+        """Whether a generation that no record names is nobody's: under a lock that works, whoever began it is dead."""
+        return self._lock.works or self._medium.age_s(path) > ABANDONED_AFTER_S
 
     def _choose(self, keep: Keep, verify: Level) -> tuple[list[Commit], list[int]]:
         found = self._scan()
@@ -331,22 +365,14 @@ class Store:
         ]
         return gone, damaged
 
-    def _sweepable(self, gone: Sequence[Commit]) -> set[str] | None:
-        # Without locks nobody knows whether an unknown generation is abandoned or being written.
-        return None if self._lock.works else {commit.generation for commit in gone}
-
     def sweep(self) -> list[str]:
         """Remove what saves that ended early left behind, and return it. Under the writer lock nobody else writes."""
         with self._rules, self.writer(), refusing(f"sweeping {self.name!r}"):
+            removed = self._sweep_generations(())
             if not self._lock.works:
-                self.faults = [
-                    Fault(
-                        None, "gen", "not swept: this file system has no locks, so others may be writing.", "unreadable"
-                    )
-                ]
-                return []
-            found = self._scan()
-            removed = sweep_generations(self._medium, found, begun=self._begun, only=None)
+                what = "unknown generations are left: others may be writing, and nothing here keeps them out."
+                self.faults.append(Fault(None, "gen", what, "unsure"))
+                return removed
             with self._medium.exclusive(PIN_LOCK):
                 return [*removed, *sweep_temporary(self._medium)]
 

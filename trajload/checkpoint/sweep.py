@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from trajload.checkpoint.catalog import Scan, live_files
 from trajload.checkpoint.generation import parse_generation
@@ -16,18 +16,17 @@ _AT_ROOT = re.compile(r"\.(?:probe-[0-9A-Za-z]{1,64}(?:-link)?|LATEST-[0-9A-Za-z
 
 
 def sweep_generations(
-    medium: Medium, found: Scan, *, begun: Collection[str], only: Collection[str] | None
+    medium: Medium, found: Scan, *, begun: Collection[str], abandoned: Callable[[str], bool]
 ) -> list[str]:
     """Remove the files of generations that no record names, and return those generations.
 
-    The caller holds the writer lock, so no other writer is at work; what a dead one left is nobody's. Files that live
-    commits refer to stay. Where a record is damaged, the generation of its number stays too, until the record goes.
+    Files that live commits refer to stay. Where a record is damaged, the generation of its number stays too, until the record goes.
 
     Args:
         medium: Where the store is.
         found: All records, read under the lock.
         begun: Generations being written by this very store.
-        only: Look at these alone; None for all.
+        abandoned: Whether a generation, which no record names, may be taken for nobody's.
     """
     if found.unsure:
         return []
@@ -39,7 +38,7 @@ def sweep_generations(
         parsed = parse_generation(path)
         if parsed is None or path in own or path in begun or parsed[0] in damaged:
             continue
-        if only is not None and path not in only:
+        if not abandoned(path):
             continue
         files = medium.files(path)
         gone = [file for file in files if file not in used]
