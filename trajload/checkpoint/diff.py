@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trajload.checkpoint.reader import PartReader
-from trajload.checkpoint.saved import Saved, Spool, component_names, read_saved
+from trajload.checkpoint.saved import Saved, component_names, read_saved
 from trajload.checkpoint.tensor_file import TensorFile
 from trajload.checkpoint.tree import child_path
 
@@ -54,8 +54,7 @@ def diff_parts(a: PartReader, b: PartReader) -> list[Difference]:
         if name not in names_b or name not in names_a:
             found.append(Difference(name, "", "only in a" if name in names_a else "only in b", "", ""))
         elif any(_digest(a, file) != _digest(b, file) for file in (f"{name}.json", f"{name}.safetensors")):
-            with Spool() as spool:
-                lines = list(_component(name, a, b, spool))
+            lines = list(_component(name, a, b))
             found += lines or [Difference(name, "", "form", "", "")]
     return found
 
@@ -64,17 +63,17 @@ def _digest(part: PartReader, file: str) -> str | None:
     return part.files[file].digest if file in part.files else None
 
 
-def _component(name: str, a: PartReader, b: PartReader, spool: Spool) -> Iterator[Difference]:
-    one, other = read_saved(a, name, spool), read_saved(b, name, spool)
+def _component(name: str, a: PartReader, b: PartReader) -> Iterator[Difference]:
+    one, other = read_saved(a, name), read_saved(b, name)
     for field in ("kind", "type"):
         if one.about[field] != other.about[field]:
             yield Difference(name, "", "class", str(one.about[field]), str(other.about[field]))
-    yield from _tensors(name, (a, one), (b, other), spool)
+    yield from _tensors(name, (a, one), (b, other))
     yield from _fields(name, "parameters", one.about.get("parameters"), other.about.get("parameters"))
     yield from _fields(name, "", one.plain, other.plain)
 
 
-def _tensors(name: str, a: tuple[PartReader, Saved], b: tuple[PartReader, Saved], spool: Spool) -> Iterator[Difference]:
+def _tensors(name: str, a: tuple[PartReader, Saved], b: tuple[PartReader, Saved]) -> Iterator[Difference]:
     here, there = a[1].facts, b[1].facts
     both = []
     for key in [*here, *(key for key in there if key not in here)]:
@@ -90,7 +89,7 @@ def _tensors(name: str, a: tuple[PartReader, Saved], b: tuple[PartReader, Saved]
     if not both or _digest(a[0], f"{name}.safetensors") == _digest(b[0], f"{name}.safetensors"):
         return
     file = f"{name}.safetensors"
-    with TensorFile(spool.path(a[0], file, False)) as old, TensorFile(spool.path(b[0], file, False)) as new:
+    with TensorFile(a[0].path(file)) as old, TensorFile(b[0].path(file)) as new:
         for key in both:
             line = _values(old.read([key])[key], new.read([key])[key])
             if line:

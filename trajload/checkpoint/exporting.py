@@ -22,7 +22,7 @@ from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes, Disk
 from trajload.checkpoint.failures import refusing
 from trajload.checkpoint.fit import plain_keys
 from trajload.checkpoint.reader import PartReader
-from trajload.checkpoint.saved import Saved, Spool, read_saved
+from trajload.checkpoint.saved import Saved, read_saved
 from trajload.checkpoint.tensor_file import TensorFile, refuse_pickle
 from trajload.checkpoint.tensors import FORMAT_NAMES, dtype_name, plan_layout, tensor_chunks
 from trajload.errors import CheckpointError, ConfigError
@@ -80,26 +80,25 @@ def export(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"folder {os.fspath(folder)!r} exists and is not empty: give a new one.")
     copied = _checked_extra(extra)
-    with Spool() as spool:
-        saved = read_saved(part, component, spool)
-        names = {name: name.removeprefix(prefix) for name in saved.facts if name.startswith(prefix)}
-        if not names or "" in names.values():
-            raise ConfigError(
-                f"prefix={prefix!r} fits no tensor of component {component!r}: it has {_some(list(saved.facts))}."
-            )
-        odd = [name for name in names if saved.facts[name].dtype not in _KNOWN]
-        if odd:
-            raise CheckpointError(f"tensor {odd[0]!r} is {saved.facts[odd[0]].dtype}, which other readers do not know.")
-        files: dict[str, Iterable[Bytes]] = {"config.json": [_config_bytes(config, saved)]}
-        metadata = {"trajload.part": part.summary.digest}
-        with TensorFile(spool.path(part, f"{component}.safetensors", False), name=component) as source:
-            files.update(_weight_files(source, names, metadata, max_file_bytes))
-            clash = sorted(set(files) & set(copied))
-            if clash:
-                raise ConfigError(f"extra files {clash} have names of the export's own.")
-            files.update({name: _pieces(path) for name, path in copied.items()})
-            with refusing(f"export to {str(target)!r}"):
-                total = _publish(target, files)
+    saved = read_saved(part, component)
+    names = {name: name.removeprefix(prefix) for name in saved.facts if name.startswith(prefix)}
+    if not names or "" in names.values():
+        raise ConfigError(
+            f"prefix={prefix!r} fits no tensor of component {component!r}: it has {_some(list(saved.facts))}."
+        )
+    odd = [name for name in names if saved.facts[name].dtype not in _KNOWN]
+    if odd:
+        raise CheckpointError(f"tensor {odd[0]!r} is {saved.facts[odd[0]].dtype}, which other readers do not know.")
+    files: dict[str, Iterable[Bytes]] = {"config.json": [_config_bytes(config, saved)]}
+    metadata = {"trajload.part": part.summary.digest}
+    with TensorFile(part.path(f"{component}.safetensors"), name=component) as source:
+        files.update(_weight_files(source, names, metadata, max_file_bytes))
+        clash = sorted(set(files) & set(copied))
+        if clash:
+            raise ConfigError(f"extra files {clash} have names of the export's own.")
+        files.update({name: _pieces(path) for name, path in copied.items()})
+        with refusing(f"export to {str(target)!r}"):
+            total = _publish(target, files)
     left_out = [*(name for name in saved.facts if name not in names), *plain_keys(saved.plain)]
     return Exported(target, tuple(sorted(files)), total, tuple(left_out))
 

@@ -13,7 +13,7 @@ from trajload.checkpoint.components import check_names, kind_of, parameter_names
 from trajload.checkpoint.fit import Fit, compare
 from trajload.checkpoint.in_place import assign
 from trajload.checkpoint.reader import PartReader
-from trajload.checkpoint.saved import Saved, Spool, read_saved, saved_of
+from trajload.checkpoint.saved import Saved, read_saved, saved_of
 from trajload.errors import CheckpointError, CheckpointMismatchError, ResumeError, described
 
 __all__ = ["restore", "restore_snapshot"]
@@ -51,11 +51,10 @@ def restore(
     """
     check_names(state)
     saved = {}
-    with Spool() as spool:
-        for name in state:
-            part = reader if isinstance(reader, PartReader) else reader[name]
-            saved[name] = read_saved(part, name, spool, verify=verify)
-        return _put_back(state, saved, strict, allow_data_change)
+    for name in state:
+        part = reader if isinstance(reader, PartReader) else reader[name]
+        saved[name] = read_saved(part, name, verify=verify)
+    return _put_back(state, saved, strict, allow_data_change)
 
 
 def restore_snapshot(state: Mapping[str, Any], held: Snapshot) -> list[str]:
