@@ -139,10 +139,8 @@ def same_tensor_key(tensor: Tensor) -> tuple[Any, ...] | None:
     """
     if tensor.numel() == 0:
         return None
-    place = tensor.untyped_storage()._cdata if tensor.is_meta else tensor.data_ptr()
-    offset = tensor.storage_offset() if tensor.is_meta else 0
-    bits = (tensor.is_conj(), tensor.is_neg())
-    return (str(tensor.device), place, offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, bits)
+    place = (tensor.untyped_storage()._cdata, tensor.storage_offset()) if tensor.is_meta else tensor.data_ptr()
+    return (place, tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 def _entry(tensor: Tensor) -> tuple[str, list[int], bool]:
