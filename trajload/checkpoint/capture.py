@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -52,15 +53,19 @@ class Taken:
     document: bytes
     """Of the JSON file."""
     tensors: Mapping[str, Tensor]
-    layout: Layout
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the file of tensors; made when it is first needed, which is not while training waits."""
+        return plan_layout(self.tensors)
 
     def files(self) -> list[PlannedFile]:
-        document, tensors, layout = self.document, self.tensors, self.layout
+        document, tensors = self.document, self.tensors
         files = [PlannedFile(f"{self.name}.json", lambda: iter((document,)), len(document))]
         if tensors:
-            files.insert(
-                0, PlannedFile(f"{self.name}.safetensors", lambda: tensor_chunks(tensors, layout), layout.bytes)
-            )
+            layout = self.layout
+            chunks = partial(tensor_chunks, tensors, layout)
+            files.insert(0, PlannedFile(f"{self.name}.safetensors", chunks, layout.bytes))
         return files
 
 
@@ -121,7 +126,7 @@ def snapshot(state: Mapping[str, Any], *, copy: bool = True, staging: Staging | 
             head = {"format": FORMAT, "version": VERSION, **about(name, value, names), "tensors": len(live)}
             document = dump({**head, "tree": plain})
             tensors = copier.copies(live) if copier else live
-            taken[name] = Taken(name, document, tensors, plan_layout(tensors))
+            taken[name] = Taken(name, document, tensors)
     except BaseException:
         if copier:
             copier.undo()

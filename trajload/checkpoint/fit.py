@@ -15,7 +15,7 @@ from trajload.checkpoint.saved import Saved
 from trajload.checkpoint.tensor_file import TensorFacts
 from trajload.checkpoint.tree import flatten
 
-__all__ = ["Fit", "compare"]
+__all__ = ["Fit", "compare", "plain_keys"]
 
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 """What wrappers (DistributedDataParallel, torch.compile, a trainer) put before the names of a module."""
@@ -79,8 +79,8 @@ def _compare_module(name: str, live: torch.nn.Module, saved: Saved, fit: Fit) ->
     here = {key: TensorFacts.of(tensor) for key, tensor in tensors.items()}
     there = dict(saved.facts)
     # State that is no tensor (get_extra_state) has a key all the same.
-    here_keys = {**here, **dict.fromkeys(_plain_keys(plain))}
-    there_keys = {**there, **dict.fromkeys(_plain_keys(saved.plain))}
+    here_keys = {**here, **dict.fromkeys(plain_keys(plain))}
+    there_keys = {**there, **dict.fromkeys(plain_keys(saved.plain))}
     missing = [key for key in here_keys if key not in there_keys]
     extra = [key for key in there_keys if key not in here_keys and key not in lazy]
     for key in missing:
@@ -98,7 +98,7 @@ def _said(facts: TensorFacts | None) -> str:
     return "(no tensor)" if facts is None else str(facts)
 
 
-def _plain_keys(plain: Any) -> list[str]:
+def plain_keys(plain: Any) -> list[str]:
     """Return the keys of a module's state whose values are no tensors."""
     while isinstance(plain, dict) and "$ordered" in plain:
         plain = plain["$ordered"]

@@ -13,7 +13,7 @@ from trajload.checkpoint.components import check_names, kind_of, parameter_names
 from trajload.checkpoint.fit import Fit, compare
 from trajload.checkpoint.in_place import assign
 from trajload.checkpoint.reader import PartReader
-from trajload.checkpoint.saved import Saved, Spool, read_saved, saved_of
+from trajload.checkpoint.saved import Saved, read_saved, saved_of
 from trajload.errors import CheckpointError, CheckpointMismatchError, ResumeError, described
 
 __all__ = ["restore", "restore_snapshot"]
@@ -38,7 +38,7 @@ def restore(
         reader: The part to read, or one for each component where several ranks wrote them.
         strict: False accepts names that only one side has, and classes that differ, and returns them. Shapes and dtypes of
             what both have must be equal all the same: nothing is cast.
-        allow_data_change: Let loaders go on with another version of the dataset (`allow=("manifests",)`).
+        allow_data_change: Let loaders go on with another version of the dataset (its digest and number of windows).
         verify: Compare sizes and digests of the files first. False where that has just been done.
 
     Returns:
@@ -51,11 +51,10 @@ def restore(
     """
     check_names(state)
     saved = {}
-    with Spool() as spool:
-        for name in state:
-            part = reader if isinstance(reader, PartReader) else reader[name]
-            saved[name] = read_saved(part, name, spool, verify=verify)
-        return _put_back(state, saved, strict, allow_data_change)
+    for name in state:
+        part = reader if isinstance(reader, PartReader) else reader[name]
+        saved[name] = read_saved(part, name, verify=verify)
+    return _put_back(state, saved, strict, allow_data_change)
 
 
 def restore_snapshot(state: Mapping[str, Any], held: Snapshot) -> list[str]:
@@ -144,12 +143,26 @@ def _load_stateful(live: Any, state: Any, strict: bool, data_change: bool) -> No
     load: Callable[..., Any] = live.load_state_dict
     if type(live).__module__.startswith("trajload."):
         if data_change and isinstance(state, Mapping) and "manifests" in state:
-            load(state, allow=("manifests",))
+            load(state, allow=_data_fields(state["config"], live.state_dict()["config"]))
             return
         if hasattr(live, "differing_streams"):
             load(state, strict=strict)
             return
     load(state)
+
+
+def _data_fields(saved: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of a loader's state that follow from the dataset: what may differ with another version of it."""
+    own = ("num_windows", "dropped")
+
+    def chosen(config: Mapping[str, Any]) -> Any:
+        sources = config.get("sources") or {}
+        return {name: {k: v for k, v in source.items() if k not in own} for name, source in sources.items()}
+
+    fields = [name for name in own if name in saved or name in here]
+    if "sources" in saved and "sources" in here and chosen(saved) == chosen(here):
+        fields.append("sources")
+    return ("manifests", *fields)
 
 
 def _load_optimizer(live: torch.optim.Optimizer, state: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,50 +12,17 @@ from torch import Tensor
 
 from trajload.checkpoint.capture import FORMAT, VERSION, Taken
 from trajload.checkpoint.components import RESERVED
+from trajload.checkpoint.digests import digest_file
+from trajload.checkpoint.entries import FileEntry
+from trajload.checkpoint.failures import reason
 from trajload.checkpoint.reader import PartReader
 from trajload.checkpoint.tensor_file import TensorFacts, TensorFile, refuse_pickle
 from trajload.checkpoint.tree_read import parse, unflatten
-from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ConfigError
+from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
-__all__ = ["Saved", "Spool", "component_names", "read_saved", "saved_of"]
+__all__ = ["Saved", "component_names", "read_saved", "saved_of"]
 
 _PICKLE_ENDS = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt")
-
-
-class Spool:
-    """Where files stand while they are read: in their store's folder, or in a temporary copy of what is in none."""
-
-    def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._count = 0
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def path(self, part: PartReader, name: str, verify: bool) -> Path:
-        """Return a path to a file's bytes, which have been compared with their digest if `verify`."""
-        try:
-            path = part.path(name)
-        except ConfigError:
-            return self._copy(part, name)
-        if verify:
-            for _ in part.chunks(name):
-                pass
-        return path
-
-    def _copy(self, part: PartReader, name: str) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="trajload-")
-        self._count += 1
-        path = Path(self._folder.name) / f"{self._count}.safetensors"
-        with open(path, "wb") as handle:
-            for piece in part.chunks(name):
-                handle.write(piece)
-        return path
 
 
 @dataclass(frozen=True)
@@ -82,13 +48,12 @@ def component_names(part: PartReader) -> list[str]:
     return sorted(name for name in names if name not in RESERVED)
 
 
-def read_saved(part: PartReader, name: str, spool: Spool, *, verify: bool = True) -> Saved:
+def read_saved(part: PartReader, name: str, *, verify: bool = True) -> Saved:
     """Return a component of a part; its tensors are not read yet.
 
     Args:
         part: Of the commit that is restored.
         name: Of the component.
-        spool: Stays open for as long as tensors are to be loaded.
         verify: Compare sizes and digests first. False where that has just been done.
 
     Raises:
@@ -104,7 +69,9 @@ def read_saved(part: PartReader, name: str, spool: Spool, *, verify: bool = True
         return Saved(name, told, document["tree"], {}, dict)
     if tensors_name not in part.files:
         raise CheckpointCorruptError(f"the checkpoint lacks the file {tensors_name!r}: it holds {sorted(part.files)}.")
-    path = spool.path(part, tensors_name, verify)
+    path = part.path(tensors_name)
+    if verify:
+        _verify(path, part.files[tensors_name])
     with TensorFile(path, name=tensors_name) as tensors:
         facts = tensors.index.facts()
     if len(facts) != told["tensors"]:
@@ -132,6 +99,18 @@ def saved_of(taken: Taken) -> Saved:
 
     facts = {name: TensorFacts.of(tensor) for name, tensor in taken.tensors.items()}
     return Saved(taken.name, document, document["tree"], facts, load)
+
+
+def _verify(path: Path, entry: FileEntry) -> None:
+    """Compare the bytes that will be loaded: of an object store these are those of the copy that was fetched."""
+    try:
+        size, digest = path.stat().st_size, digest_file(path, entry.digest.partition(":")[0])
+    except OSError as err:
+        raise CheckpointCorruptError(f"file {entry.path!r} cannot be read: {reason(err)}.") from err
+    if (size, digest) != (entry.bytes, entry.digest):
+        raise CheckpointCorruptError(
+            f"file {entry.path!r} is damaged: got {size} bytes of {digest}, expected {entry.bytes} of {entry.digest}."
+        )
 
 
 def _absent(part: PartReader, name: str) -> CheckpointError:

@@ -38,12 +38,13 @@ class Staging:
             return torch.empty(tensor.shape, dtype=tensor.dtype), None
         is_cuda = tensor.device.type == "cuda"
         buffer = self._take(tensor.numel() * tensor.dtype.itemsize, is_cuda)
-        strides = dense_strides(tensor) or torch.empty(tensor.shape, device="meta").stride()
+        strides = dense_strides(tensor)
         # Bytes are copied as bytes: 4-bit dtypes know no copy.
         source, dtype = (
             (tensor.view(torch.uint8), torch.uint8) if tensor.dtype.itemsize == 1 else (tensor, tensor.dtype)
         )
-        target = buffer.view(dtype).as_strided(tensor.shape, strides)
+        flat = buffer.view(dtype)
+        target = flat.view(tensor.shape) if strides is None else flat.as_strided(tensor.shape, strides)
         target.copy_(source, non_blocking=is_cuda)
         return target if dtype == tensor.dtype else target.view(tensor.dtype), buffer
 

@@ -139,10 +139,8 @@ def same_tensor_key(tensor: Tensor) -> tuple[Any, ...] | None:
     """
     if tensor.numel() == 0:
         return None
-    place = tensor.untyped_storage()._cdata if tensor.is_meta else tensor.data_ptr()
-    offset = tensor.storage_offset() if tensor.is_meta else 0
-    bits = (tensor.is_conj(), tensor.is_neg())
-    return (str(tensor.device), place, offset, tuple(tensor.shape), tensor.stride(), tensor.dtype, bits)
+    place = (tensor.untyped_storage()._cdata, tensor.storage_offset()) if tensor.is_meta else tensor.data_ptr()
+    return (place, tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 def _entry(tensor: Tensor) -> tuple[str, list[int], bool]:
@@ -155,8 +153,12 @@ def _entry(tensor: Tensor) -> tuple[str, list[int], bool]:
     return "U8", [tensor.numel() * dtype.itemsize], True
 
 
-def plan_layout(tensors: Mapping[str, Tensor]) -> Layout:
+def plan_layout(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Layout:
     """Return the header of the file that `tensor_chunks` writes, and its size; meta tensors will do.
+
+    Args:
+        tensors: By name.
+        metadata: More for `__metadata__`, where other readers look.
 
     Raises:
         CheckpointError: A tensor is of a kind that cannot be kept, or there are too many names.
@@ -185,10 +187,10 @@ def plan_layout(tensors: Mapping[str, Tensor]) -> Layout:
             notes["raw"][name] = [dtype_name(tensor.dtype), list(tensor.shape)]
         entries[name] = {"dtype": format_name, "shape": shape, "data_offsets": [at, at + size]}
         at += size
-    metadata = {"format": "pt"}
+    told = {"format": "pt", **(metadata or {})}
     if said := {word: value for word, value in notes.items() if value}:
-        metadata[METADATA_KEY] = json.dumps(said, separators=(",", ":"))
-    text = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
+        told[METADATA_KEY] = json.dumps(said, separators=(",", ":"))
+    text = json.dumps({"__metadata__": told, **entries}, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise CheckpointError(

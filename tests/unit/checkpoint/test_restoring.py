@@ -253,3 +253,17 @@ def test_a_snapshot_is_put_back_without_a_file() -> None:
     for _ in range(2):
         restore_snapshot(state, held)
         assert train(state, 3) == expected
+
+
+def test_a_state_comes_back_from_an_object_store(kept: Any) -> None:
+    """The same files behind another kind of store; what is loaded is verified."""
+    obstore = pytest.importorskip("obstore.store")
+    from trajload.checkpoint.object_store import ObjectStore
+
+    first, second = training(1), training(2)
+    train(first, 2)
+    with ObjectStore(obstore.MemoryStore()) as store:
+        part = kept.keep(store, first)
+        expected = train(first, 2)
+        restore(second, part)
+    assert train(second, 2) == expected
