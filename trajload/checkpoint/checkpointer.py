@@ -387,7 +387,7 @@ class Checkpointer:
         if self._group.rank != 0:
             return None
         store = self._open()
-        copied: Commit = store.promote(store.pick(at), open_store(to, create=True))
+        copied: Commit = store.promote(store.pick(at), open_store(to, create=True, take_over=False))
         return copied
 
     def stats(self) -> dict[str, Any]:

@@ -10,8 +10,14 @@ from trajload.errors import ConfigError, MissingDependencyError
 __all__ = ["open"]
 
 
-def open(root: Any, *, create: bool = False) -> Any:
+def open(root: Any, *, create: bool = False, take_over: bool = True) -> Any:
     """Return the store at `root`: a folder, a URL of an object store (`s3://bucket/prefix`), or a store, as it is.
+
+    Args:
+        root: Where it is.
+        create: Make it where there is none.
+        take_over: Of an object store, which has no locks: whether opening it for writing takes it from another writer,
+            whose next commit then fails; False is refused while there is one.
 
     Raises:
         ConfigError: `root` is none of these.
@@ -29,7 +35,7 @@ def open(root: Any, *, create: bool = False) -> Any:
             raise MissingDependencyError(
                 "stores on object storage need obstore; run: pip install 'trajload[s3]'"
             ) from err
-        return ObjectStore.open(where, create=create)
+        return ObjectStore.open(where, create=create, take_over=take_over)
     from trajload.checkpoint.store import Store
 
     return Store(where.removeprefix("file://"), create=create)

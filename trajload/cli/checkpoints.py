@@ -133,7 +133,7 @@ def diff(
         found.append({"rank": None, "what": f"parts: {left.world} against {right.world}"})
     for rank in range(min(left.world, right.world)):
         for line in diff_parts(opened.part(left, rank), opened.part(right, rank)):
-            found.append({"rank": rank, "what": str(line)})
+            found.append({"rank": rank, "what": str(line), **line.to_json()})
     if json:
         print_json({"one": _told(left, {}), "other": _told(right, {}), "equal": not found, "differences": found})
     else:
@@ -243,9 +243,9 @@ def export(
         raise ConfigError(f"config file {config!r} is no JSON: {err}.") from err
     written = write(opened.part(chosen, 0), folder, component=component, config=settings)
     if json:
-        print_json({"folder": str(folder), "component": component, "commit": _told(chosen, {}), "written": written})
+        print_json({"folder": str(folder), "component": component, "commit": _told(chosen, {}), "files": written.files})
     else:
-        say(f"wrote {component!r} of step {chosen.step} to {folder}")
+        say(f"wrote {component!r} of step {chosen.step} to {folder}: {', '.join(written.files)}, {size(written.bytes)}")
 
 
 def promote(
@@ -263,7 +263,7 @@ def promote(
     from trajload.checkpoint.opening import open as open_store
 
     opened = _open(store)
-    copied = opened.promote(_pick(opened, commit), open_store(to, create=True))
+    copied = opened.promote(_pick(opened, commit), open_store(to, create=True, take_over=False))
     print_json(_told(copied, {})) if json else say(
         f"copied step {copied.step} to {to}: seq {copied.seq}, {copied.digest}"
     )
@@ -284,7 +284,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def _open(store: str) -> Store:
     from trajload.checkpoint.opening import open as open_store
 
-    opened: Store = open_store(store, create=False)
+    opened: Store = open_store(store, create=False, take_over=False)
     return opened
 
 
