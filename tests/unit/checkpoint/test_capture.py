@@ -175,6 +175,21 @@ def test_what_could_not_be_put_back_is_refused_at_once(state: Any, words: str) -
         snapshot(state)
 
 
+@pytest.mark.gpu
+def test_tensors_of_a_device_are_copied_before_the_call_returns(store: Store, kept: Any) -> None:
+    """Into pinned memory, complete whatever the device does next; without copies they are streamed from it."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    state = {"t": {"x": torch.ones(1000, 1000, device="cuda"), "y": torch.ones(4, 4, device="cuda").T}}
+    held, staging = snapshot(state, staging=Staging()), Staging()
+    for tensor in state["t"].values():
+        tensor.fill_(7)
+    assert all(bool((tensor == 1).all()) and tensor.is_pinned() for tensor in held.taken["t"].tensors.values())
+    assert files(snapshot(state, copy=False)) == files(snapshot(state, staging=staging))
+    restore(state, store.part(kept.write(store, held), 0))
+    assert float(state["t"]["x"].sum()) == 1e6 and state["t"]["x"].is_cuda
+
+
 # ---- sizes ----
 
 
