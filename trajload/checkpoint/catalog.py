@@ -19,7 +19,7 @@ from trajload.checkpoint.reader import check_pieces, read_part
 from trajload.checkpoint.record import decode_record
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ConfigError
 
-__all__ = ["MAX_SEQ", "Level", "Scan", "newest", "pick_commit", "record_path", "scan", "verify_commit"]
+__all__ = ["MAX_SEQ", "Level", "Scan", "highest_seq", "newest", "pick_commit", "record_path", "scan", "verify_commit"]
 
 Level: TypeAlias = Literal["full", "sizes", "record"]
 LEVELS = ("full", "sizes", "record")
@@ -61,11 +61,8 @@ def scan(medium: Medium, store_uuid: str | None) -> Scan:
         store_uuid: Records of another store do not count; None to take any.
     """
     found, last = Scan(), None
-    numbered = {int(name[:-5]): name for name in medium.names("commits") if _NAME.fullmatch(name)}
-    for seq in sorted(numbered):
+    for seq in _numbers(medium):
         path = record_path(seq)
-        if seq > MAX_SEQ or path != f"commits/{numbered[seq]}":
-            continue
         found.highest_seq = seq
         try:
             commit = read_commit(medium, seq)
@@ -73,7 +70,7 @@ def scan(medium: Medium, store_uuid: str | None) -> Scan:
         except FileNotFoundError:
             continue  # removed since the folder was listed
         except OSError as err:
-            kind = "damaged" if err.errno in _NO_FILE else "unreadable"
+            kind = "foreign" if err.errno in _NO_FILE else "unreadable"
             found.faults.append(Fault(seq, path, f"it cannot be read: {reason(err)}.", kind))
         except CheckpointMismatchError as err:
             found.faults.append(Fault(seq, path, err.message, "newer"))
@@ -85,6 +82,16 @@ def scan(medium: Medium, store_uuid: str | None) -> Scan:
             found.highest_epoch = max(found.highest_epoch, commit.epoch)
             last = commit
     return found
+
+
+def highest_seq(medium: Medium) -> int:
+    """Return the highest number of any record, good or not, without reading them; 0 where there is none."""
+    return max(_numbers(medium), default=0)
+
+
+def _numbers(medium: Medium) -> list[int]:
+    found = ((int(name[:-5]), name) for name in medium.names("commits") if _NAME.fullmatch(name))
+    return sorted(seq for seq, name in found if seq <= MAX_SEQ and record_path(seq) == f"commits/{name}")
 
 
 def read_commit(medium: Medium, seq: int) -> Commit:

@@ -56,7 +56,10 @@ class Disk:
         """Append a piece, all of it. `path` is told for those who watch."""
         view = memoryview(piece).cast("B")
         while view:
-            view = view[os.write(fd, view) :]
+            written = os.write(fd, view)
+            if not written:
+                raise OSError(errno.EIO, "nothing was written", os.fspath(path))
+            view = view[written:]
 
     def fsync(self, fd: int, path: Path) -> None:
         """Bring the content of an open file to the disk. An error is final: the kernel forgets pages it could not write."""

@@ -197,7 +197,7 @@ class Fault:
     what: str
     kind: str = "damaged"
     """'damaged', 'missing', 'unreadable' (the system refused), 'newer' (a newer format), 'fenced' (by a writer that had
-    lost the store) or 'unsure' (left alone since others may be using it)."""
+    lost the store), 'foreign' (no file at all, such as a folder) or 'unsure' (left alone since others may be using it)."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"

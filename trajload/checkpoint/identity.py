@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import time
 from pathlib import Path
 
@@ -65,10 +65,17 @@ def identify(medium: Medium, *, create: bool) -> tuple[str, list[Fault]]:
         fault = None
     except CheckpointCorruptError as err:
         fault = Fault(None, STORE_FILE, err.message)
-    commits = scan(medium, None).commits
-    if commits:
+    found = scan(medium, None)
+    if found.commits:
         fault = fault or Fault(None, STORE_FILE, "it is missing.", "missing")
-        return commits[-1].store, [fault]
+        return found.commits[-1].store, [fault]
+    lost = [fault for fault in found.faults if fault.kind != "foreign"]
+    if lost and create:
+        # Under a new identity these records would be another store's for good, though they may be readable tomorrow.
+        raise CheckpointError(
+            f"{medium.name!r} has lost {STORE_FILE}, and none of its {len(lost)} records can be read to tell which "
+            f"store it is: {lost[-1]} Repair the disk, or use another folder."
+        )
     if not create:
         raise CheckpointError(
             f"no checkpoint store at {medium.name!r}: {fault.what if fault else 'it has no ' + STORE_FILE + '.'} "
@@ -76,14 +83,14 @@ def identify(medium: Medium, *, create: bool) -> tuple[str, list[Fault]]:
         )
     if fault is not None:  # nothing was ever committed, so a new identity harms nobody
         medium.remove(STORE_FILE)
-    write_identity(medium, secrets.token_hex(16))
+    write_identity(medium, os.urandom(16).hex())
     return _read(medium), []
 
 
 def write_identity(medium: Medium, uuid: str) -> None:
     """Write the file that tells the store's uuid; another process may have been first."""
     data, _ = encode_record("store", {"uuid": uuid, "created": time.time()})
-    medium.publish(STORE_FILE, data, secrets.token_hex(8))
+    medium.publish(STORE_FILE, data, os.urandom(8).hex())
 
 
 def repair_identity(medium: Medium, uuid: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-import socket
 import threading
 import time
 import weakref
@@ -90,8 +90,10 @@ class WriterLock:
             try:
                 self._take(fd)
                 self.epoch = 1 + max(known_epoch(), self._noted(fd).get("epoch", 0))
-                holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "epoch": self.epoch}
-                self._disk.note(fd, self._path, json.dumps(holder).encode() + b"\n")
+                holder = {"pid": os.getpid(), "host": os.uname().nodename, "since": time.time(), "epoch": self.epoch}
+                # It informs only, and a full disk must not keep anybody from making room.
+                with contextlib.suppress(OSError):
+                    self._disk.note(fd, self._path, json.dumps(holder).encode() + b"\n")
             except BaseException:
                 os.close(fd)
                 raise
@@ -117,9 +119,7 @@ class WriterLock:
         if not noted:
             return "another process, which has not said who it is"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(noted["since"]))
-        here = (
-            ", which is this process" if noted["pid"] == os.getpid() and noted["host"] == socket.gethostname() else ""
-        )
+        here = ", which is this process" if noted["pid"] == os.getpid() and noted["host"] == os.uname().nodename else ""
         return f"process {noted['pid']} on {noted['host']} since {since}{here}"
 
     def _noted(self, fd: int) -> dict[str, Any]:

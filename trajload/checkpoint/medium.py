@@ -64,6 +64,10 @@ class Medium(Protocol):
         """Write a new file, and return once its content is durable."""
         ...
 
+    def settle_file(self, path: str) -> None:
+        """Return once the content of a file that somebody else wrote here is durable."""
+        ...
+
     def settle(self, folders: Iterable[str]) -> None:
         """Return once the names in these folders are durable."""
         ...
@@ -156,7 +160,7 @@ class LocalMedium:
     def files(self, folder: str) -> list[str]:
         found: list[str] = []
         for entry in self._entries(folder):
-            path = f"{folder}/{entry.name}"
+            path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
                 found += self.files(path)
             else:
@@ -190,6 +194,9 @@ class LocalMedium:
         self.disk.mkdir(self._at(path))
 
     def put(self, path: str, pieces: Iterable[Bytes]) -> None:
+        self._write(path, pieces, sync=self.syncs_files)
+
+    def _write(self, path: str, pieces: Iterable[Bytes], *, sync: bool) -> None:
         where = self._at(path)
         fd = self.disk.create(where)
         try:
@@ -197,13 +204,16 @@ class LocalMedium:
                 view = memoryview(piece)
                 for start in range(0, view.nbytes, MAX_PIECE_BYTES):
                     self.disk.write(fd, where, view[start : start + MAX_PIECE_BYTES])
-            if self.syncs_files:
+            if sync:
                 self.syncs_files = self._synced(lambda: self.disk.fsync(fd, where))
         except BaseException:
             with contextlib.suppress(OSError):
                 self.disk.close(fd, where)
             raise
         self.disk.close(fd, where)
+
+    def settle_file(self, path: str) -> None:
+        self.disk.sync_file(self._at(path))
 
     def settle(self, folders: Iterable[str]) -> None:
         for folder in folders:
@@ -255,7 +265,7 @@ class LocalMedium:
 
     def hint(self, path: str, data: bytes, nonce: str) -> None:
         temp = f".{path}-{nonce}.tmp"
-        self.put(temp, [data])
+        self._write(temp, [data], sync=False)
         self.disk.rename(self._at(temp), self._at(path))
 
     def remove(self, path: str) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -63,7 +61,7 @@ class EpochLock:
             if not self._take_over:
                 self._refuse_to_take_over(newest)
             epoch = 1 + max(newest, known_epoch())
-            while not self._medium.publish(_path(epoch), self._note(epoch, done=False), secrets.token_hex(8)):
+            while not self._medium.publish(_path(epoch), self._note(epoch, done=False), os.urandom(8).hex()):
                 epoch += 1  # another one opened the store at the same moment
             self.epoch, self._depth = epoch, 1
             self._forget_old(epoch)
@@ -84,8 +82,8 @@ class EpochLock:
                     self._medium.hint(_path(self.epoch), self._note(self.epoch, done=True), "")
 
     def _note(self, epoch: int, *, done: bool) -> bytes:
-        who = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "done": done}
-        return encode_record("epoch", {**who, "nonce": secrets.token_hex(8)})[0]
+        who = {"epoch": epoch, "pid": os.getpid(), "host": os.uname().nodename, "since": time.time(), "done": done}
+        return encode_record("epoch", {**who, "nonce": os.urandom(8).hex()})[0]
 
     def _refuse_to_take_over(self, newest: int) -> None:
         if not newest:

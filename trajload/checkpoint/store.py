@@ -16,14 +16,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trajload.checkpoint import identity, promote
-from trajload.checkpoint.catalog import MAX_SEQ, Level, Scan, newest, pick_commit, record_path, scan, verify_commit
+from trajload.checkpoint.catalog import (
+    MAX_SEQ,
+    Level,
+    Scan,
+    highest_seq,
+    newest,
+    pick_commit,
+    record_path,
+    scan,
+    verify_commit,
+)
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Commit, Fault, Keep, PartSummary
 from trajload.checkpoint.failures import aborting, refusing
@@ -88,8 +97,8 @@ class Store:
     def durability(self) -> str:
         """What commits promise here: 'file+dir', 'file', 'none'; tried on first asking, 'unknown' where that is refused."""
         if not self._probed:
-            with contextlib.suppress(CheckpointError), self.writer():
-                pass
+            with contextlib.suppress(CheckpointError, OSError), self.writer():
+                self._prepare()
         return self._medium.durability
 
     # ---- writing ----
@@ -103,21 +112,20 @@ class Store:
             CheckpointError: The folder cannot be written.
         """
         with refusing(f"opening checkpoint store {self.name!r} for writing"):
-            fresh = self._lock.acquire(lambda: scan(self._medium, self.uuid).highest_epoch)
+            self._lock.acquire(lambda: scan(self._medium, self.uuid).highest_epoch)
         try:
-            if fresh and not self._probed:
-                with refusing(f"trying what the file system of {self.name!r} can do"):
-                    self._prepare()
             yield
         finally:
             self._lock.release()
 
     def _prepare(self) -> None:
-        self._medium.probe(secrets.token_hex(8), locks=self._lock.works)
-        if self._own_faults:
-            identity.repair_identity(self._medium, self.uuid)
-            self._own_faults = []
-        self._probed = True
+        """Find out what commits may promise; once, and not before one is begun: on a full disk one may still remove."""
+        if not self._probed:
+            self._medium.probe(os.urandom(8).hex(), locks=self._lock.works)
+            if self._own_faults:
+                identity.repair_identity(self._medium, self.uuid)
+                self._own_faults = []
+            self._probed = True
 
     def _need_writer(self, what: str) -> None:
         if not self._lock.held:
@@ -142,12 +150,13 @@ class Store:
                 raise ConfigError(f"{label} is {value!r}: expected an integer of at least {least}.")
         with self._rules, aborting(f"beginning a checkpoint of step {step}"):
             self._check_space(need_bytes)
-            seq = scan(self._medium, self.uuid).highest_seq + 1
+            self._prepare()
+            seq = highest_seq(self._medium) + 1
             if seq > MAX_SEQ:
                 raise CheckpointError(
                     f"{self.name!r} has used up its sequence numbers: look at {record_path(seq - 1)!r}."
                 )
-            nonce = nonce or secrets.token_hex(8)
+            nonce = nonce or os.urandom(8).hex()
             generation = Generation(self._medium, generation_path(seq, step, nonce), nonce, world)
             self._medium.make_folder(generation.path)
             self._begun.add(generation.path)
@@ -180,7 +189,7 @@ class Store:
             self._begun.discard(generation.path)
             data, _ = encode_record("latest", {"seq": commit.seq, "step": commit.step, "digest": commit.digest})
             with contextlib.suppress(OSError):
-                self._medium.hint("LATEST", data, secrets.token_hex(8))
+                self._medium.hint("LATEST", data, os.urandom(8).hex())
         return commit
 
     def abandon(self, generation: Generation) -> None:
@@ -267,7 +276,7 @@ class Store:
             check_name(name)
             if self.verify(commit, "record"):
                 raise CheckpointError(f"commit {commit.seq} (step {commit.step}) is not in {self.name!r} any more.")
-            publish_pin(self._medium, name, commit, secrets.token_hex(8))
+            publish_pin(self._medium, name, commit, os.urandom(8).hex())
             if self.verify(commit, "record"):  # where nothing keeps others out: removed meanwhile
                 self._medium.remove(f"pins/{name}.json")
                 raise CheckpointError(
@@ -303,11 +312,8 @@ class Store:
         with self._rules, self.writer(), refusing(f"removing checkpoints of {self.name!r}"):
             with self._medium.exclusive(PIN_LOCK):
                 gone, damaged = self._choose(keep, verify)
-                for seq in damaged:
-                    with contextlib.suppress(OSError):  # a folder in a record's place, say
-                        self._medium.remove(record_path(seq))
-                for commit in gone:
-                    self._medium.remove(record_path(commit.seq))
+                for seq in [*damaged, *(commit.seq for commit in gone)]:
+                    self._medium.remove(record_path(seq))
                 if gone or damaged:
                     # Durable first: else a power cut could bring back a record whose files are gone.
                     self._medium.settle(["commits"])
@@ -360,9 +366,8 @@ class Store:
         if len(good) < keep.last:
             return [], []
         pinned_seqs = {fault.seq for fault in pin_faults}
-        damaged = [
-            f.seq for f in found.faults if f.seq is not None and f.seq < good[-1].seq and f.seq not in pinned_seqs
-        ]
+        old = [f for f in found.faults if f.kind in ("damaged", "fenced") and f.seq not in pinned_seqs]
+        damaged = [fault.seq for fault in old if fault.seq is not None and fault.seq < good[-1].seq]
         return gone, damaged
 
     def sweep(self) -> list[str]:

@@ -78,6 +78,26 @@ def test_error_at_any_operation_is_typed_and_loses_nothing(tmp_path: Path, save:
     assert refused > 20
 
 
+def test_full_disk_does_not_keep_anybody_from_making_room(tmp_path: Path, save: Any) -> None:
+    """Removal and sweeping write nothing."""
+    store = quick(tmp_path / "s")
+    first, second = save(store, 1), save(store, 2)
+    with store.writer():
+        abandoned = store.begin(3)
+    full = Store(
+        tmp_path / "s", disk=disks.WatchedDisk(fail_all=("create", "write", "note", "mkdir"), error=errno.ENOSPC)
+    )
+    with full.writer():
+        with pytest.raises(
+            CheckpointAbortedError, match=r"No space left on device \[ENOSPC\].*free space, or keep fewer"
+        ):
+            full.begin(4)
+        assert full.sweep() == [abandoned.path]
+        assert full.retain(Keep(last=1)) == [first]
+    assert full.newest() == (second, [])
+    assert full.durability == "unknown"
+
+
 def test_failed_fsync_is_never_tried_again(tmp_path: Path) -> None:
     """The kernel says it once, and then forgets the pages."""
     disk = disks.WatchedDisk()

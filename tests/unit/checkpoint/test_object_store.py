@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.object_store import ObjectStore
 from trajload.checkpoint.store import ABANDONED_AFTER_S, Store
 from trajload.errors import (
@@ -23,39 +23,11 @@ obstore = pytest.importorskip("obstore")
 from obstore.exceptions import GenericError  # noqa: E402
 from obstore.store import MemoryStore  # noqa: E402
 
-
-class Flaky:
-    """obstore whose next calls go wrong: each of `plan` is (function, before or after the work, error)."""
-
-    def __init__(self) -> None:
-        self.plan: list[tuple[str, str, BaseException]] = []
-        self.calls: list[tuple[str, str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(obstore, name)
-
-        def call(store: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            self.calls.append((name, str(path)))
-            planned = self.plan.pop(0) if self.plan and self.plan[0][0] == name else None
-            if planned and planned[1] == "before":
-                raise planned[2]
-            result = real(store, path, *args, **kwargs)
-            if planned and planned[1] == "after":
-                raise planned[2]
-            return result
-
-        return call
-
-
-def opened(memory: Any = None, **kwargs: Any) -> ObjectStore:
-    store = ObjectStore(memory or MemoryStore(), prefix="runs/exp1", **kwargs)
-    store._objects._api = Flaky()
-    store._objects._pause = lambda seconds: None
-    return store
-
-
-def keys(memory: Any) -> list[str]:
-    return sorted(item["path"] for item in obstore.list(memory).collect())
+_spec = importlib.util.spec_from_file_location("objectlab", Path(__file__).with_name("objectlab.py"))
+assert _spec is not None and _spec.loader is not None
+objectlab = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(objectlab)
+opened, keys = objectlab.opened, objectlab.keys
 
 
 def test_committed_files_come_back(save: Any) -> None:
@@ -218,103 +190,6 @@ def test_racing_writers_have_one_winner_a_number(save: Any) -> None:
     assert all(store.verify(commit) == [] for commit in store.commits())
 
 
-def test_retention_pins_and_references_hold(save: Any) -> None:
-    """The record goes first; what live commits refer to stays."""
-    memory = MemoryStore()
-    store = opened(memory)
-    first, second = save(store, 1, {"enc": b"frozen", "head": b"1"}), save(store, 2)
-    store.pin("keep", second)
-    with store.writer():
-        generation = store.begin(3)
-        part = generation.part(0)
-        part.refer("enc", store.part(first, 0).entry("enc"))
-        third = store.commit(generation, [part.finish()], {})
-    store._objects._api.calls.clear()
-    assert store.retain(Keep(last=1)) == [first]
-    deleted = [path for name, path in store._objects._api.calls if name == "delete" and "/epoch/" not in path]
-    assert deleted[0] == "runs/exp1/commits/0000000001.json"
-    assert store.commits() == [second, third]
-    assert store.part(third, 0).read("enc") == b"frozen"
-    left = [key for key in keys(memory) if first.generation in key]
-    assert left == [f"runs/exp1/{first.generation}/r00000/enc"]
-    store.unpin("keep")
-    save(store, 4)
-    store.retain(Keep(last=1))
-    assert not [key for key in keys(memory) if first.generation in key]
-
-
-def test_pin_set_while_its_commit_is_removed_brings_it_back(save: Any) -> None:
-    """Nothing keeps the two apart, so the one who removes looks again."""
-    memory = MemoryStore()
-    store, other = opened(memory), opened(memory)
-    first = save(store, 1)
-    save(store, 2)
-    remove = store._objects.remove
-
-    def pinned_just_before(path: str) -> None:
-        if path == "commits/0000000001.json":
-            other.pin("late", first)
-        remove(path)
-
-    store._objects.remove = pinned_just_before  # type: ignore[method-assign]
-    assert store.retain(Keep(last=1)) == []
-    assert store.pins() == {"late": first}
-    assert store.verify(first) == []
-
-
-def test_commit_removed_while_it_is_being_pinned_is_not_pinned(save: Any) -> None:
-    """The one who pins looks again too."""
-    memory = MemoryStore()
-    store = opened(memory)
-    first = save(store, 1)
-    publish = store._objects.publish
-
-    def removed_just_after(path: str, data: bytes, nonce: str) -> bool:
-        obstore.delete(memory, "runs/exp1/commits/0000000001.json")
-        return publish(path, data, nonce)
-
-    store._objects.publish = removed_just_after  # type: ignore[method-assign]
-    with pytest.raises(CheckpointError, match="was removed while it was being pinned"):
-        store.pin("a", first)
-    assert store.pins() == {} and not any("/pins/" in key for key in keys(memory))
-
-
-def test_references_removed_while_a_commit_appears_withdraw_it(save: Any) -> None:
-    """A commit never names what is gone."""
-    memory = MemoryStore()
-    store = opened(memory)
-    first = save(store, 1, {"enc": b"frozen"})
-    with store.writer():
-        generation = store.begin(2)
-        part = generation.part(0)
-        part.refer("enc", store.part(first, 0).entry("enc"))
-        vote = part.finish()
-        publish = store._objects.publish
-
-        def removed_just_before(path: str, data: bytes, nonce: str) -> bool:
-            obstore.delete(memory, "runs/exp1/commits/0000000001.json")
-            return publish(path, data, nonce)
-
-        store._objects.publish = removed_just_before  # type: ignore[method-assign]
-        with pytest.raises(CheckpointAbortedError, match="its commit was removed meanwhile"):
-            store.commit(generation, [vote], {})
-    assert store.commits() == []
-
-
-def test_young_unknown_generation_is_left_and_an_old_one_swept(save: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody may be writing it, and no lock tells."""
-    memory = MemoryStore()
-    store, other = opened(memory), opened(memory)
-    with other.writer():
-        begun = other.begin(1)
-        part = begun.part(0)
-        part.write("a", [b"a"])
-        assert store.sweep() == []
-        assert "others may be writing" in str(store.faults[-1])
-        monkeypatch.setattr(store._objects, "age_s", lambda folder: ABANDONED_AFTER_S + 1)
-        assert store.sweep() == [begun.path]
-
-
 def test_generation_begun_too_long_ago_is_not_committed(save: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may take it for abandoned."""
     from trajload.checkpoint import object_store
@@ -367,6 +242,54 @@ def test_commits_move_between_folder_and_object_store(save: Any, tmp_path: Path)
     path.write_bytes(b"\1" + bytes(1_999_999))
     with pytest.raises(CheckpointCorruptError, match="damaged"):
         local.promote(commit, opened())
+
+
+def test_files_of_another_writer_are_sent(save: Any) -> None:
+    """From a temporary folder, which is gone afterwards; read back side by side."""
+    store = opened()
+    with store.writer():
+        generation = store.begin(1)
+        part = generation.part(0)
+        folder = part.make_folder("dcp")
+        (folder / "deep").mkdir()
+        (folder / "deep" / "__0_0.distcp").write_bytes(b"shard" * 1000)
+        (folder / ".metadata").write_bytes(b"m")
+        assert [entry.name for entry in part.adopt("dcp")] == ["dcp/.metadata", "dcp/deep/__0_0.distcp"]
+        assert not folder.exists()
+        commit = store.commit(generation, [part.finish()], {})
+    assert store.verify(commit) == []
+    with store:
+        reader = store.part(commit, 0)
+        metadata, shard = reader.path("dcp/.metadata"), reader.path("dcp/deep/__0_0.distcp")
+        assert shard == metadata.parent / "deep" / "__0_0.distcp"
+        assert shard.read_bytes() == b"shard" * 1000
+
+
+def test_commits_move_between_object_stores(save: Any) -> None:
+    """Reading one while writing the other, also in one bucket."""
+    memory = MemoryStore()
+    near, far = ObjectStore(memory, prefix="near"), ObjectStore(memory, prefix="far")
+    commit = save(near, 5, {"a": bytes(20_000_000), "empty": b""})
+    there = near.promote(commit, far)
+    assert far.verify(there) == []
+    assert far.part(there, 0).read("a") == bytes(20_000_000)
+
+
+def test_upload_that_ends_early_leaves_no_object(save: Any) -> None:
+    """Neither small nor of several pieces."""
+    memory = MemoryStore()
+    store = opened(memory)
+    for size in (10, 20_000_000):
+
+        def chunks(size: int = size) -> Any:
+            yield bytes(size)
+            raise ZeroDivisionError
+
+        with store.writer():
+            generation = store.begin(1)
+            with pytest.raises(ZeroDivisionError):
+                generation.part(0).write("a", chunks())
+            assert not [key for key in keys(memory) if "/gen/" in key]
 
 
 def test_urls_are_opened_or_refused_with_a_reason() -> None:

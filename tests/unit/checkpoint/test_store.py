@@ -15,8 +15,10 @@ from trajload.errors import (
     CheckpointAbortedError,
     CheckpointCorruptError,
     CheckpointError,
+    CheckpointMismatchError,
     CheckpointSpaceError,
     ConfigError,
+    MissingDependencyError,
     WriterConflictError,
 )
 
@@ -218,6 +220,38 @@ def test_durability_is_tried_and_recorded(store: Store, save: Any) -> None:
     assert store.durability == "file+dir"
     assert save(store, 1).durability == "file+dir"
     assert not [p for p in store.root.iterdir() if p.name.startswith(".")]
+
+
+def test_absent_digest_package_is_told_and_nothing_is_stepped_back_over(
+    store: Store, save: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be checked here is not damaged; listing and new saves work without it."""
+    pytest.importorskip("blake3")
+    first = save(store, 1)
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    monkeypatch.setattr("trajload.checkpoint.generation.default_algorithm", lambda: "sha256")
+    with pytest.raises(MissingDependencyError, match="digests are blake3"):
+        store.newest()
+    assert store.commits() == [first]
+    assert store.newest(verify="sizes")[0] == first
+    second = save(store, 2)
+    assert store.newest()[0] == second
+
+
+def test_newer_format_is_not_stepped_back_over(store: Store, save: Any) -> None:
+    """Falling back to an older commit would throw work away without a word."""
+    from trajload.checkpoint import record
+
+    save(store, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "VERSION", 2)
+        save(store, 2)
+    with pytest.raises(
+        CheckpointMismatchError, match=r"0000000002.json'.*format version 2, and this trajload reads up to 1"
+    ):
+        store.newest()
+    third = save(store, 3)
+    assert store.newest()[0] == third
 
 
 @pytest.mark.multiproc

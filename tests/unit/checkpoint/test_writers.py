@@ -106,6 +106,48 @@ def test_one_store_object_lets_its_threads_in_together(store: Store) -> None:
         pass
 
 
+def test_store_made_by_several_at_once_is_one_store(tmp_path: Path) -> None:
+    """All see the same identity."""
+    barrier = threading.Barrier(8)
+    uuids: list[str] = []
+
+    def make() -> None:
+        barrier.wait()
+        uuids.append(Store(tmp_path / "deep" / "er" / "s").uuid)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(uuids) == 8 and len(set(uuids)) == 1
+
+
+END = """
+import sys, threading, time
+from trajload.checkpoint.store import Store
+def chunks():
+    threading.main_thread().join()  # the script has ended
+    yield bytes(9_000_000)
+def save():
+    store = Store(sys.argv[1])
+    with store.writer():
+        generation = store.begin(1)
+        part = generation.part(0)
+        part.write("a", chunks())
+        store.commit(generation, [part.finish()], {})
+threading.Thread(target=save).start()
+"""
+
+
+@pytest.mark.multiproc
+def test_save_in_the_background_finishes_although_the_script_has_ended(store: Store) -> None:
+    """Whatever a thread of the save needs, it gets after the main thread's end too."""
+    done = subprocess.run([sys.executable, "-c", END, str(store.root)], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert store.newest()[0] is not None
+
+
 RACE = """
 import sys
 from trajload.checkpoint.store import Store
@@ -189,6 +231,7 @@ def test_directory_full_of_other_things_is_left_alone(tmp_path: Path, save: Any)
         "commits/42.json",
         "commits/0000000042.json.bak",
         "commits/00000000042.json",
+        "commits/00000000078.json",
         "commits/step_1000.json",
         "commits/9999999999999999999.json",
         "gen/step_1000/model.pt",
@@ -244,6 +287,19 @@ def test_store_with_a_damaged_identity_is_known_by_its_records(store: Store, sav
     save(again, 2)
     assert Store(store.root).uuid == store.uuid
     assert Store(store.root).faults == []
+
+
+def test_store_without_identity_or_readable_record_gets_no_new_one(store: Store, save: Any) -> None:
+    """Its records would count as another store's for ever."""
+    save(store, 1)
+    path = store.root / "commits" / "0000000001.json"
+    (store.root / "STORE.json").unlink()
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-1])
+    with pytest.raises(CheckpointError, match=r"has lost STORE.json, and none of its 1 records can be read"):
+        Store(store.root)
+    path.write_bytes(kept)
+    assert Store(store.root).newest()[0] is not None
 
 
 def test_record_of_another_store_does_not_count(store: Store, save: Any, tmp_path: Path) -> None:
