@@ -20,7 +20,7 @@ from trajload.checkpoint.components import Component
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError, ConfigError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 class Ema(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections import deque
 from typing import Any
@@ -21,7 +22,7 @@ from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError, ConfigError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 def files(held: Snapshot) -> dict[str, bytes]:
@@ -176,10 +177,11 @@ def test_what_could_not_be_put_back_is_refused_at_once(state: Any, words: str) -
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available() and os.environ.get("TRAJLOAD_REQUIRE_GPU") != "1", reason="needs a CUDA device"
+)
 def test_tensors_of_a_device_are_copied_before_the_call_returns(store: Store, kept: Any) -> None:
     """Into pinned memory, complete whatever the device does next; without copies they are streamed from it."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     state = {"t": {"x": torch.ones(1000, 1000, device="cuda"), "y": torch.ones(4, 4, device="cuda").T}}
     held, staging = snapshot(state, staging=Staging()), Staging()
     for tensor in state["t"].values():

@@ -18,7 +18,7 @@ from trajload.checkpoint.restoring import restore
 from trajload.checkpoint.store import Store
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ConfigError, ResumeError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 def model(width: int = 8, dtype: torch.dtype = torch.float32) -> nn.Sequential:

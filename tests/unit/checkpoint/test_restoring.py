@@ -17,7 +17,7 @@ from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 class Ema(nn.Module):
