@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import itertools
 import random
 import sys
@@ -46,16 +47,6 @@ _SKIPPED = (
     torch.device,
     property,
     functools.cached_property,
-)
-_ITERATORS: tuple[type, ...] = (
-    types.GeneratorType,
-    types.CoroutineType,
-    type(iter([])),
-    type(iter({})),
-    zip,
-    map,
-    filter,
-    enumerate,
 )
 
 
@@ -120,13 +111,15 @@ class _Walk:
         if isinstance(value, _SKIPPED) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        leaf = self._leaf(path, value, owners)
-        if leaf is not None:
-            self.graph.leaves[path] = leaf
-            return
-        inner = (*owners, id(value))
-        for below, item in self._children(path, value):
-            self._queue.append((below, item, inner))
+        try:
+            leaf = self._leaf(path, value, owners)
+            if leaf is not None:
+                self.graph.leaves[path] = leaf
+                return
+            inner = (*owners, id(value))
+            self._queue.extend([(below, item, inner) for below, item in self._children(path, value)])
+        except Exception:  # objects of others may refuse to be looked at
+            self.graph.opaque.append(f"{path} (a {kind.__name__})")
 
     def _leaf(self, path: str, value: Any, owners: tuple[int, ...]) -> Leaf | None:
         """Return the leaf that a value is, if it is one."""
@@ -151,7 +144,7 @@ class _Walk:
             return self._stateful(path, value) if _is_of_library(value) else None
         if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
             self.graph.places.append(Place(path, value, owners))
-        elif isinstance(value, _ITERATORS):
+        elif isinstance(value, Iterator) and _is_of_library(value) and not isinstance(value, io.IOBase):
             self.graph.opaque.append(f"{path} (a {type(value).__name__}, whose position cannot be read)")
         return None
 
@@ -198,7 +191,7 @@ class _Walk:
             yield from _of_function(path, value.__func__)
         elif isinstance(value, types.FunctionType):
             yield from _of_function(path, value)
-        elif isinstance(value, (Streams, Component, *_ITERATORS)):
+        elif isinstance(value, (Streams, Component)):
             return
         yield from _attributes(path, value)
 

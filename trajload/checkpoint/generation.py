@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trajload.checkpoint.digests import Digest, default_algorithm, digest_bytes, digest_file
-from trajload.checkpoint.disk import Bytes
+from trajload.checkpoint.digests import Digest, default_algorithm, digest_bytes, file_pieces
+from trajload.checkpoint.disk import Bytes, Disk
 from trajload.checkpoint.entries import FileEntry, PartSummary, check_path
 from trajload.checkpoint.failures import aborting
 from trajload.checkpoint.hashing import hashed
 from trajload.checkpoint.medium import LocalMedium, Medium
 from trajload.checkpoint.reader import check_pieces
 from trajload.checkpoint.record import encode_record
+from trajload.checkpoint.temporary import TemporaryFolder
 from trajload.errors import CheckpointAbortedError, CheckpointError, ConfigError
 
 __all__ = ["PART_FILE", "Generation", "PartWriter", "generation_path", "parse_generation"]
 
 PART_FILE = "part.json"
+_PART = re.compile(r"r\d{5}")
 _PATH = re.compile(r"gen/(?P<seq>\d{10,19})-s(?P<step>\d{9,19})-(?P<nonce>[0-9A-Za-z]{1,64})")
 
 
@@ -107,6 +109,7 @@ class PartWriter:
         self._medium = medium
         self._entries: dict[str, FileEntry] = {}
         self._folders: set[str] = {self.path}
+        self._staged: dict[str, TemporaryFolder] = {}
         self._finished = False
 
     @property
@@ -181,23 +184,24 @@ class PartWriter:
 
         Args:
             name: One name.
-            shared: Beside the parts, one for all ranks, instead of inside this part. It may be there already.
+            shared: Beside the parts, one for all ranks, instead of inside this part. It may be there already. Of an
+                object store each rank has its own, on its own machine.
         """
         path = self._foreign(name, shared)
+        if self._medium.local_folder(path) is None:
+            return self._staged.setdefault(path, TemporaryFolder()).path
         with aborting(f"making folder {path!r}"):
             try:
                 self._medium.make_folder(path)
             except FileExistsError:
                 if not shared:
                     raise
-        found = self._medium.local_folder(path)
-        if found is None:
-            raise ConfigError(f"folder {path!r} of {self._medium.name!r} is in no folder of this machine.")
-        return found
+        return self.generation.folder.joinpath(*path.split("/")[2:])
 
     def _foreign(self, name: str, shared: bool) -> str:
-        if not isinstance(name, str) or "/" in name or name in ("", ".", "..") or "\x00" in name:
-            raise ConfigError(f"folder name {name!r} is not one plain name.")
+        is_name = isinstance(name, str) and name not in ("", ".", "..", PART_FILE) and not set(name) & {"/", "\x00"}
+        if not is_name or (shared and _PART.fullmatch(name)):
+            raise ConfigError(f"folder name {name!r} is not one plain name, or is taken.")
         return f"{self.generation.path if shared else self.path}/{name}"
 
     def adopt(
@@ -214,36 +218,44 @@ class PartWriter:
             CheckpointAbortedError: A file cannot be read or synced, is a link, or changed meanwhile.
         """
         path = self._foreign(name, shared)
-        medium = self._medium
-        if not isinstance(medium, LocalMedium):
-            raise ConfigError(f"folder {path!r} of {medium.name!r} is in no folder of this machine.")
+        staged = self._staged.pop(path, None)
         found = []
         try:
             with aborting(f"taking in folder {path!r}"):
-                for file in medium.files(path):
-                    below = file[len(path) + 1 :]
+                # Files in a folder of their own are listed there, and sent; the others stay where they are.
+                there = LocalMedium(staged.path, Disk()) if staged else self._medium
+                for file in there.files("" if staged else path):
+                    below = file if staged else file[len(path) + 1 :]
                     if only is None or only(below):
-                        found.append(self._adopted(medium, file, f"{name}/{below}"))
+                        found.append(self._adopted(path, below, f"{name}/{below}", staged))
         except BaseException as err:
             self.generation.fail(f"folder {path!r} was not taken in ({type(err).__name__}).")
             raise
+        finally:
+            if staged is not None:
+                staged.close()
         self._folders.add(path)
         return found
 
-    def _adopted(self, medium: LocalMedium, file: str, name: str) -> FileEntry:
+    def _adopted(self, path: str, below: str, name: str, staged: TemporaryFolder | None) -> FileEntry:
         self._begin(name)
-        where = medium.root / file
+        file = f"{path}/{below}"
+        where = staged.path / below if staged else self.generation.folder.joinpath(*file.split("/")[2:])
         status = where.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointAbortedError(f"file {file!r} is no regular file: a checkpoint holds regular files only.")
-        medium.disk.sync_file(where)
-        digest = digest_file(where)
+        digest = Digest(default_algorithm())
+        if staged is not None:
+            self._medium.put(file, hashed(file_pieces(where), digest))
+        else:
+            self._medium.settle_file(file)
+            for piece in file_pieces(where):
+                digest.update(piece)
+            self._folders.add(file.rpartition("/")[0])
         after = where.lstat()
-        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+        if (after.st_size, after.st_mtime_ns, digest.bytes) != (status.st_size, status.st_mtime_ns, status.st_size):
             raise CheckpointAbortedError(f"file {file!r} changed while it was taken in: its writer has not finished.")
-        folder = file.rpartition("/")[0]
-        self._folders.add(folder)
-        return self._add(FileEntry(name, status.st_size, digest, file))
+        return self._add(FileEntry(name, status.st_size, digest.text(), file))
 
     def finish(self, extra: Mapping[str, Any] | None = None) -> PartSummary:
         """Write the list of files, make all names durable, and return what the rank votes with.

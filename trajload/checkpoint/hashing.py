@@ -11,10 +11,10 @@ from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes
 
 __all__ = ["hashed"]
 
-_SMALL_BYTES = 64 << 10
-_GATHER_BYTES = 1 << 20
 _BESIDE_BYTES = 1 << 20
-"""Pieces from this size on are hashed in a thread while the consumer writes them; below, handing over costs more."""
+"""Pieces from this size on are hashed in a thread while the consumer writes them; below, handing over costs more. So
+chunks below are gathered first: copying is cheaper than hashing."""
+_GATHER_BYTES = 4 << 20
 
 
 class _Beside:
@@ -85,18 +85,17 @@ def _pieces(chunks: Iterable[Bytes]) -> Iterator[Bytes]:
     gathered = bytearray()
     for chunk in chunks:
         view = memoryview(chunk)
-        size = view.nbytes
-        if size <= _SMALL_BYTES:
+        if view.nbytes < _BESIDE_BYTES:
             gathered += view
             if len(gathered) >= _GATHER_BYTES:
-                yield bytes(gathered)
-                gathered.clear()
+                yield gathered
+                gathered = bytearray()
             continue
         if gathered:
-            yield bytes(gathered)
-            gathered.clear()
+            yield gathered
+            gathered = bytearray()
         flat = view.cast("B")
-        for start in range(0, size, MAX_PIECE_BYTES):
+        for start in range(0, view.nbytes, MAX_PIECE_BYTES):
             yield flat[start : start + MAX_PIECE_BYTES]
     if gathered:
-        yield bytes(gathered)
+        yield gathered

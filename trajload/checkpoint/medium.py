@@ -64,6 +64,10 @@ class Medium(Protocol):
         """Write a new file, and return once its content is durable."""
         ...
 
+    def settle_file(self, path: str) -> None:
+        """Return once the content of a file that somebody else wrote here is durable."""
+        ...
+
     def settle(self, folders: Iterable[str]) -> None:
         """Return once the names in these folders are durable."""
         ...
@@ -156,7 +160,7 @@ class LocalMedium:
     def files(self, folder: str) -> list[str]:
         found: list[str] = []
         for entry in self._entries(folder):
-            path = f"{folder}/{entry.name}"
+            path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
                 found += self.files(path)
             else:
@@ -207,6 +211,9 @@ class LocalMedium:
                 self.disk.close(fd, where)
             raise
         self.disk.close(fd, where)
+
+    def settle_file(self, path: str) -> None:
+        self.disk.sync_file(self._at(path))
 
     def settle(self, folders: Iterable[str]) -> None:
         for folder in folders:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 from trajload.checkpoint.disk import Bytes, Disk
 from trajload.checkpoint.record import MAX_RECORD_BYTES
+from trajload.checkpoint.temporary import TemporaryFolder
 from trajload.errors import MissingDependencyError
 
 __all__ = ["ObjectMedium"]
@@ -55,7 +55,7 @@ class ObjectMedium:
         self._prefix = prefix.strip("/")
         self._pause = pause
         self._durability = ""
-        self._cache: tempfile.TemporaryDirectory[str] | None = None
+        self._cache: TemporaryFolder | None = None
         self.name = name
         self.conditional = True
         """Whether the service refuses to put what is there; found out when the store is opened for writing."""
@@ -121,8 +121,8 @@ class ObjectMedium:
     def local_file(self, path: str) -> Path:
         """Return a copy of an object, fetched once into a folder that goes with this object."""
         if self._cache is None:
-            self._cache = tempfile.TemporaryDirectory(prefix="trajload-checkpoint-")
-        disk, where = Disk(), Path(self._cache.name, *path.split("/"))
+            self._cache = TemporaryFolder()
+        disk, where = Disk(), self._cache.path.joinpath(*path.split("/"))
         if not where.exists():
             where.parent.mkdir(parents=True, exist_ok=True)
             fetched = where.with_name(f".{where.name}.fetched")
@@ -139,7 +139,7 @@ class ObjectMedium:
     def close(self) -> None:
         """Remove the copies that `local_file` made. Idempotent."""
         if self._cache is not None:
-            self._cache.cleanup()
+            self._cache.close()
             self._cache = None
 
     # ---- writing ----
@@ -164,6 +164,9 @@ class ObjectMedium:
         there = self.size(path)
         if there != sent:
             raise OSError(errno.EIO, f"the service holds {there} bytes of {sent}", path)
+
+    def settle_file(self, path: str) -> None:
+        """Do nothing: nobody else writes here."""
 
     def settle(self, folders: Iterable[str]) -> None:
         """Do nothing: an object whose put was answered is durable, name and all."""

@@ -24,9 +24,9 @@ __all__ = ["ObjectStore"]
 class ObjectStore(Store):
     """The checkpoints of one training, below one prefix of an object store.
 
-    Like `Store`, except that it has no folder (`root`, `Generation.folder`, `adopt`), and that a second writer takes
-    over instead of being kept out: the first one's next commit is a WriterConflictError. `PartReader.path` fetches a
-    copy, which `close` removes.
+    Like `Store`, except that it has no folder (`root`, `Generation.folder`), and that a second writer takes over instead
+    of being kept out: the first one's next commit is a WriterConflictError. `PartWriter.make_folder` gives a temporary
+    one, whose files `adopt` sends. `PartReader.path` fetches a copy, which `close` removes.
 
     Args:
         store: A store of obstore.

@@ -14,7 +14,7 @@ from trajload.checkpoint.fit import Fit, compare
 from trajload.checkpoint.in_place import assign
 from trajload.checkpoint.reader import PartReader
 from trajload.checkpoint.saved import Saved, read_saved, saved_of
-from trajload.errors import CheckpointError, CheckpointMismatchError, ResumeError, described
+from trajload.errors import CheckpointError, CheckpointMismatchError, ConfigError, ResumeError, described
 
 __all__ = ["restore", "restore_snapshot"]
 
@@ -52,7 +52,9 @@ def restore(
     check_names(state)
     saved = {}
     for name in state:
-        part = reader if isinstance(reader, PartReader) else reader[name]
+        part = reader if isinstance(reader, PartReader) else reader.get(name)
+        if part is None:
+            raise ConfigError(f"reader has no part for component {name!r}: it has {sorted(reader)}.")  # type: ignore[arg-type]
         saved[name] = read_saved(part, name, verify=verify)
     return _put_back(state, saved, strict, allow_data_change)
 
@@ -89,11 +91,11 @@ def _mismatch(lines: list[str]) -> CheckpointMismatchError:
 
 
 def _load_all(ordered: Mapping[str, Any], saved: Mapping[str, Saved], strict: bool, data_change: bool) -> None:
-    before: list[tuple[str, Snapshot]] = []
+    before: list[tuple[str, Snapshot | None]] = []
     for name, live in ordered.items():
         kind = kind_of(name, live)
         if kind not in _LAST:
-            before.append((name, snapshot({name: live})))
+            before.append((name, _now(name, live)))
         try:
             _load(kind, live, saved[name], strict, data_change)
         except BaseException as err:
@@ -103,10 +105,21 @@ def _load_all(ordered: Mapping[str, Any], saved: Mapping[str, Saved], strict: bo
             raise _failed(name, err, lost) from err
 
 
-def _take_back(ordered: Mapping[str, Any], before: list[tuple[str, Snapshot]]) -> list[str]:
+def _now(name: str, live: Any) -> Snapshot | None:
+    """Return what a component holds, or None where it holds nothing yet that can be taken."""
+    try:
+        return snapshot({name: live})
+    except Exception:
+        return None
+
+
+def _take_back(ordered: Mapping[str, Any], before: list[tuple[str, Snapshot | None]]) -> list[str]:
     """Give components what they had; return the names of those that would not take it."""
     lost = []
     for name, held in reversed(before):
+        if held is None:
+            lost.append(name)
+            continue
         try:
             _load(kind_of(name, ordered[name]), ordered[name], saved_of(held.taken[name]), True, False)
         except Exception:
@@ -134,7 +147,10 @@ def _load(kind: str, live: Any, saved: Saved, strict: bool, data_change: bool) -
     elif kind == "callable":
         live.set(state)
     elif kind == "tree":
-        assign(live, state)
+        if assign(live, state) is not live:
+            raise CheckpointMismatchError(
+                f"the live {type(live).__name__} cannot hold what was saved: another shape, dtype or maxlen, or it is read-only."
+            )
     else:
         _load_stateful(live, state, strict, data_change)
 

@@ -119,6 +119,8 @@ class _Flattener:
     # ---- containers ----
 
     def _items(self, value: Any, path: str, name: str) -> list[Any]:
+        if all(map(_is_json, value)):  # a history of a million numbers needs no path for each
+            return list(value)
         return [self.plain(item, f"{path}[{i}]", _join(name, i)) for i, item in enumerate(value)]
 
     def _list(self, value: Any, path: str, name: str) -> Any:
@@ -235,6 +237,15 @@ class _Flattener:
         else:
             cure = "save the numbers, strings and tensors it is made of, or wrap it in Component(get, set)"
         return CheckpointError(f"{path} is a {named}, which cannot be kept without pickling: {cure}.")
+
+
+def _is_json(value: Any) -> bool:
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    if kind is int:
+        return -MAX_PLAIN_INT <= value < MAX_PLAIN_INT
+    return kind is str or kind is bool or value is None
 
 
 def _is_its_bytes(dtype: np.dtype[Any]) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
+import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from trajload.checkpoint.components import Component
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError, ConfigError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 class Ema(nn.Module):
@@ -287,6 +289,29 @@ def test_the_loader_counts_as_saved_when_it_is_a_component(demo_dataset: Path) -
         assert audit({"loader": loader}, {"loader": loader, "model": model}, step=step).missing == ()
         assert loader.train_step == 3
         assert found(audit({"data": {"loader": loader}}, {"model": model}, step=step)) == {"data.loader": "stateful"}
+
+
+class Awkward:
+    """Holds what refuses to be looked at, and iterators."""
+
+    def __init__(self, count: int) -> None:
+        self.lock, self.itself, self.count = threading.Lock(), self, itertools.count(count)
+        self.lazy, self.sparse = nn.LazyLinear(2), torch.eye(2).to_sparse()
+        self.batches = iter(torch.utils.data.DataLoader([1, 2, 3]))  # type: ignore[arg-type,var-annotated]
+        self.huge, self.text, self.nan = 10**5000, "\ud800", float("nan")
+        self.objects = {object(): 1, 2: np.array([None, {}])}
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("no")
+
+
+def test_awkward_objects_are_looked_at_as_far_as_they_can_be() -> None:
+    """Cycles, locks, lazy parameters, attributes that raise: listed where they hide something, and never an error."""
+    thing = Awkward(3)
+    report = audit({"thing": thing}, {"model": nn.Linear(1, 1)}, step=lambda: next(thing.count))
+    assert found(report)["thing.count"] == "counter"
+    hidden = {text.split(" (")[0] for text in report.opaque}
+    assert hidden == {"thing.sparse", "thing.lazy.weight", "thing.lazy.bias", "thing.batches"}
 
 
 def test_steps_must_be_a_number() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections import deque
 from typing import Any
@@ -21,7 +22,7 @@ from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError, ConfigError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 def files(held: Snapshot) -> dict[str, bytes]:
@@ -173,6 +174,22 @@ def test_what_could_not_be_put_back_is_refused_at_once(state: Any, words: str) -
     """Before anything is saved, with what to do instead."""
     with pytest.raises(ConfigError, match=words):
         snapshot(state)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available() and os.environ.get("TRAJLOAD_REQUIRE_GPU") != "1", reason="needs a CUDA device"
+)
+def test_tensors_of_a_device_are_copied_before_the_call_returns(store: Store, kept: Any) -> None:
+    """Into pinned memory, complete whatever the device does next; without copies they are streamed from it."""
+    state = {"t": {"x": torch.ones(1000, 1000, device="cuda"), "y": torch.ones(4, 4, device="cuda").T}}
+    held, staging = snapshot(state, staging=Staging()), Staging()
+    for tensor in state["t"].values():
+        tensor.fill_(7)
+    assert all(bool((tensor == 1).all()) and tensor.is_pinned() for tensor in held.taken["t"].tensors.values())
+    assert files(snapshot(state, copy=False)) == files(snapshot(state, staging=staging))
+    restore(state, store.part(kept.write(store, held), 0))
+    assert float(state["t"]["x"].sum()) == 1e6 and state["t"]["x"].is_cuda
 
 
 # ---- sizes ----

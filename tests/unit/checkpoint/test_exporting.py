@@ -19,7 +19,7 @@ from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ConfigError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 def tied() -> nn.ModuleDict:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,9 +16,9 @@ from trajload.checkpoint.capture import snapshot
 from trajload.checkpoint.components import Component
 from trajload.checkpoint.restoring import restore
 from trajload.checkpoint.store import Store
-from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ResumeError
+from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ConfigError, ResumeError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 def model(width: int = 8, dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -305,3 +307,28 @@ def test_components_of_several_ranks_are_restored_in_one_call(store: Store, kept
     restore(live, {"m": first, "n": second})
     assert live["n"] == {"x": 9}
     assert "m: '0.weight'" in refused({"n": {"x": 3}, "m": model(5)}, {"m": first, "n": second})
+
+
+def test_a_part_for_every_component_is_needed(store: Store, kept: Any) -> None:
+    """A reader that was forgotten is named."""
+    with pytest.raises(ConfigError, match=r"reader has no part for component 'n': it has \['m'\]"):
+        restore({"m": model(), "n": {}}, {"m": kept.keep(store, {"m": model()})})
+
+
+def test_a_root_that_cannot_hold_what_was_saved_is_refused(store: Store, kept: Any) -> None:
+    """A deque of another length, an array that is read-only: nothing is dropped silently, and what came before is taken back."""
+    fixed = np.zeros(2)
+    part = kept.keep(store, {"a": {"n": 1}, "last": deque([1, 2, 3], maxlen=3), "fixed": np.ones(2)})
+    fixed.flags.writeable = False
+    for live in ({"last": deque(maxlen=2)}, {"fixed": fixed}):
+        state = {"a": {"n": 5}, **live}
+        assert "cannot hold what was saved" in refused(state, part)
+        assert state["a"] == {"n": 5}
+
+
+def test_a_component_with_nothing_to_give_yet_is_loaded(store: Store, kept: Any) -> None:
+    """Objects that exist only once their state has come."""
+    held: dict[str, Any] = {}
+    part = kept.keep(store, {"late": Component(lambda: 5, print)})
+    restore({"late": Component(lambda: held["value"], lambda saved: held.update(value=saved))}, part)
+    assert held == {"value": 5}

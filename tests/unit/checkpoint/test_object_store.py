@@ -244,6 +244,27 @@ def test_commits_move_between_folder_and_object_store(save: Any, tmp_path: Path)
         local.promote(commit, opened())
 
 
+def test_files_of_another_writer_are_sent(save: Any) -> None:
+    """From a temporary folder, which is gone afterwards; read back side by side."""
+    store = opened()
+    with store.writer():
+        generation = store.begin(1)
+        part = generation.part(0)
+        folder = part.make_folder("dcp")
+        (folder / "deep").mkdir()
+        (folder / "deep" / "__0_0.distcp").write_bytes(b"shard" * 1000)
+        (folder / ".metadata").write_bytes(b"m")
+        assert [entry.name for entry in part.adopt("dcp")] == ["dcp/.metadata", "dcp/deep/__0_0.distcp"]
+        assert not folder.exists()
+        commit = store.commit(generation, [part.finish()], {})
+    assert store.verify(commit) == []
+    with store:
+        reader = store.part(commit, 0)
+        metadata, shard = reader.path("dcp/.metadata"), reader.path("dcp/deep/__0_0.distcp")
+        assert shard == metadata.parent / "deep" / "__0_0.distcp"
+        assert shard.read_bytes() == b"shard" * 1000
+
+
 def test_commits_move_between_object_stores(save: Any) -> None:
     """Reading one while writing the other, also in one bucket."""
     memory = MemoryStore()

@@ -17,7 +17,7 @@ from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 class Ema(nn.Module):
@@ -213,6 +213,63 @@ def test_tied_weights_stay_tied_and_are_stored_once(store: Store, kept: Any) -> 
     restore({"model": second}, kept.keep(store, {"model": first}))
     assert second["head"].weight is second["embed"].weight
     assert torch.equal(first["head"].weight, second["head"].weight)
+
+
+def test_several_models_and_optimisers_with_a_shared_encoder_go_on(store: Store, kept: Any) -> None:
+    """Actor, critic and slow critic, two optimisers with their own groups, one encoder that both models hold."""
+
+    def build(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        encoder = nn.Linear(4, 4)
+        actor, critic = (nn.Sequential(encoder, nn.Linear(4, size)) for size in (2, 1))
+        slow = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        actor_optim = torch.optim.AdamW(
+            [{"params": encoder.parameters(), "lr": 1e-4}, {"params": actor[1].parameters()}]
+        )
+        optim = {"actor_optim": actor_optim, "critic_optim": torch.optim.SGD(critic[1].parameters(), 0.1, momentum=0.9)}
+        return {"actor": actor, "critic": critic, "slow": slow, **optim, "rng": Streams()}
+
+    def learn(state: dict[str, Any]) -> list[float]:
+        losses = []
+        for _ in range(3):
+            x = torch.randn(5, 4)
+            loss = (state["actor"](x).sum(1) + state["critic"](x)[:, 0] - state["slow"](x)[:, 0]).square().mean()
+            for optim in (state["actor_optim"], state["critic_optim"]):
+                optim.zero_grad()
+            loss.backward()
+            for optim in (state["actor_optim"], state["critic_optim"]):
+                optim.step()
+            with torch.no_grad():
+                for mine, theirs in zip(state["slow"].parameters(), state["critic"].parameters(), strict=True):
+                    mine.lerp_(theirs, 0.1)
+            losses.append(loss.item())
+        return losses
+
+    first, second = build(1), build(2)
+    learn(first)
+    part = kept.keep(store, first)
+    expected = learn(first)
+    restore(second, part)
+    assert second["actor"][0] is second["critic"][0]
+    assert learn(second) == expected
+
+
+def test_an_object_without_a_state_of_its_own_yet_is_loaded(store: Store, kept: Any) -> None:
+    """Some objects have nothing to give before they are given something."""
+
+    class Late:
+        value: Any = None
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"t": self.value + 0}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.value = state["t"]
+
+    first, second = Late(), Late()
+    first.value = torch.ones(2)
+    restore({"late": second}, kept.keep(store, {"late": first}))
+    assert torch.equal(second.value, first.value)
 
 
 def test_parametrised_and_normed_modules_go_on(store: Store, kept: Any) -> None:

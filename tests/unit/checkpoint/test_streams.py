@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -14,7 +15,7 @@ from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.errors import CheckpointMismatchError, ConfigError
 
-pytestmark = pytest.mark.global_rng
+pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
 
 
 def own() -> dict[str, Any]:
@@ -142,10 +143,11 @@ def test_names_tell_all_streams() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available() and os.environ.get("TRAJLOAD_REQUIRE_GPU") != "1", reason="needs a CUDA device"
+)
 def test_cuda_streams_go_on(store: Store, kept: Any) -> None:
     """Every device's generator, and one's own on a device."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
     generator = torch.Generator("cuda").manual_seed(3)
     torch.rand(1, device="cuda")
     part = kept.keep(store, {"rng": Streams(g=generator)})

@@ -19,7 +19,8 @@ from trajload.checkpoint.tensor_file import TensorFile
 from trajload.checkpoint.tensors import FORMAT_NAMES, plan_layout, planned_bytes, tensor_chunks
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
-RAW = [torch.complex128, torch.uint4, torch.int2, torch.bits8, torch.float8_e8m0fnu]
+NEWER = ("uint4", "int2", "bits8", "float8_e8m0fnu")  # not in every torch
+RAW = [torch.complex128, *(getattr(torch, name) for name in NEWER if hasattr(torch, name))]
 
 
 def filled(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from trajload.checkpoint.in_place import assign
 from trajload.checkpoint.tree import MAX_DEPTH, flatten
 from trajload.checkpoint.tree_read import dump, parse, tensor_names, unflatten
 from trajload.errors import CheckpointCorruptError, CheckpointError
@@ -83,6 +84,13 @@ trees = st.recursive(
 def test_trees_come_back_exactly(kept: Any, tree: Any) -> None:
     """Types, keys and their order, NaN payloads, lone surrogates, byte orders, memory orders: all as they were."""
     kept.assert_same(tree, again(tree))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(trees, trees)
+def test_a_tree_restored_in_place_is_the_saved_one(kept: Any, live: Any, saved: Any) -> None:
+    """Whatever was there before, what stands there now is what was saved."""
+    kept.assert_same(saved, assign(again(live), again(saved)))
 
 
 @settings(max_examples=60, deadline=None)
