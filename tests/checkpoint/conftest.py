@@ -31,7 +31,7 @@ def rank_jobs() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery([str(Path(path).resolve()) for path in sys.path]) as started:
+    with Nursery() as started:
         yield started
 
 

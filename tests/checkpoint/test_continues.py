@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trajload.checkpoint import assert_continues
+from trajload.checkpoint.nursery import Nursery
 from trajload.errors import ConfigError, StageFailedError
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.slow]
@@ -28,27 +29,29 @@ def trainees() -> ModuleType:
 
 @pytest.mark.parametrize(("mode", "ranks"), [("sync", 1), ("async", 1), ("sync", 2), ("async", 2)])
 def test_whole_training_continues_through_a_chain_of_kills(
-    trainees: ModuleType, demo_dataset: Path, mode: str, ranks: int
+    trainees: ModuleType, nursery: Nursery, demo_dataset: Path, mode: str, ranks: int
 ) -> None:
     """Three kills, one directly after a resumed run has saved again: every value and leaf is that of the run left alone."""
     arguments = {"dataset": str(demo_dataset), "ranks": ranks}
-    seen = assert_continues(trainees.make, arguments=arguments, mode=mode, ranks=ranks, seed=ranks)
+    seen = assert_continues(trainees.make, arguments=arguments, mode=mode, ranks=ranks, seed=ranks, nursery=nursery)
     assert seen.kills == 3 and seen.resumed[0] is None and None not in seen.resumed[1:]
     assert seen.steps_compared >= 24 * ranks and seen.leaves > 60
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_training_continues_from_kills_at_any_time(trainees: ModuleType, mode: str) -> None:
+def test_training_continues_from_kills_at_any_time(trainees: ModuleType, nursery: Nursery, mode: str) -> None:
     """Also before anything new was saved."""
-    seen = assert_continues(trainees.make, steps=60, every=3, kills=8, mode=mode, anywhere=True, seed=4)
+    seen = assert_continues(
+        trainees.make, steps=60, every=3, kills=8, mode=mode, anywhere=True, seed=4, nursery=nursery
+    )
     assert seen.kills == 8 and len(seen.resumed) == 9
 
 
-@pytest.mark.parametrize(("forget", "named"), [("counts", "updates"), ("own", "noise"), ("schedule", "loss")])
-def test_forgotten_state_is_found_and_named(trainees: ModuleType, forget: str, named: str) -> None:
+@pytest.mark.parametrize(("forget", "named"), [("counts", "updates"), ("own", "noise"), ("schedule", "lr")])
+def test_forgotten_state_is_found_and_named(trainees: ModuleType, nursery: Nursery, forget: str, named: str) -> None:
     """A plain counter, a generator, a schedule: the step after the resume differs."""
     with pytest.raises(AssertionError, match=rf"resumed after \d+\)(?s:.*){named}"):
-        assert_continues(trainees.make, steps=20, every=4, kills=1, arguments={"forget": forget})
+        assert_continues(trainees.make, steps=20, every=4, kills=1, arguments={"forget": forget}, nursery=nursery)
 
 
 def test_training_that_fails_by_itself_is_no_difference(trainees: ModuleType) -> None:

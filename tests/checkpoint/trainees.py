@@ -78,9 +78,6 @@ def make(dataset: str | None = None, forget: str | None = None, ranks: int = 1) 
                 average[name].lerp_(p, 1.0 / counts["updates"])
         return {"loss": loss, "noise": noise, "batch": batch, "updates": counts["updates"]}
 
-    if forget == "own":
-        rng = tl.Streams()
-    else:
-        rng = tl.Streams(own=own)
+    rng = tl.Streams() if forget == "own" else tl.Streams(own=own)
     state.pop(forget or "", None)
     return Training(state, step, rng=rng, close=None if loader is None else loader.close)

@@ -9,8 +9,8 @@ killed  ────✗
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -61,6 +61,7 @@ def assert_continues(
     folder: PathLikeStr | None = None,
     seed: int = 0,
     timeout_s: float = 300.0,
+    nursery: Nursery | None = None,
 ) -> Continuation:
     """Assert that a training which is killed and resumed does bit by bit what one does that is not.
 
@@ -82,6 +83,7 @@ def assert_continues(
         folder: For stores and logs, which then stay; a temporary one by default.
         seed: Of the times at which it is killed.
         timeout_s: Without a step for so long a run counts as hanging.
+        nursery: Starts the processes; given to several calls it imports torch once for all of them.
 
     Raises:
         AssertionError: The runs differ; step, and leaves by name, are listed. Or an acknowledged checkpoint was lost.
@@ -111,8 +113,9 @@ def assert_continues(
             ranks=ranks,
             timeout_s=timeout_s,
         )
-        with Nursery([str(Path(path).resolve()) for path in sys.path]) as nursery:
-            return _Runs(nursery, spec, place / "runs", kills, anywhere, seed).compare()
+        with contextlib.ExitStack() as stack:
+            starter = nursery or stack.enter_context(Nursery())
+            return _Runs(starter, spec, place / "runs", kills, anywhere, seed).compare()
 
 
 class _Runs:

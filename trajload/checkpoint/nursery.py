@@ -64,11 +64,11 @@ class Child:
 class Nursery:
     """The process that forks trainees; leaving the context ends it, and all that it has started.
 
-    Args:
-        paths: For `sys.path` of all processes.
+    All look for modules where this process does.
     """
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self) -> None:
+        paths = [str(Path(path).resolve()) for path in sys.path]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -53,7 +53,7 @@ def test_all_hear_what_rank_0_makes_of_all_answers() -> None:
             assert group.tell(f"told/{i}", [group.rank, i], 5.0) == [0, i]
         return sums
 
-    assert in_ranks(3, work) == dict.fromkeys(range(3), [3 * i for i in range(20)])
+    assert in_ranks(3, work) == {rank: [3 * i for i in range(20)] for rank in range(3)}
 
 
 def test_what_was_said_is_deleted_once_all_have_read_it() -> None:
@@ -131,7 +131,7 @@ def test_store_that_is_gone_is_an_aborted_save() -> None:
 
         set = get = check
 
-    with pytest.raises(CheckpointAbortedError, match="cannot reach torch.distributed's store: connection reset"):
+    with pytest.raises(CheckpointAbortedError, match=r"cannot reach torch\.distributed's store: connection reset"):
         Together(Gone(), 1, 2, "test").tell("x", None, 1.0)
 
 
