@@ -33,12 +33,15 @@ _WHERE = {
     "export": "trajload.checkpoint.exporting",
     "open": "trajload.checkpoint.opening",
     "plan_size": "trajload.checkpoint.size",
+    "restore": "trajload.checkpoint.restoring",
+    "snapshot": "trajload.checkpoint.capture",
 }
 
 __all__ = sorted(_WHERE)
 
 if TYPE_CHECKING:
     from trajload.checkpoint.auditing import audit as audit
+    from trajload.checkpoint.capture import snapshot as snapshot
     from trajload.checkpoint.checkpointer import Checkpointer as Checkpointer
     from trajload.checkpoint.components import Component as Component
     from trajload.checkpoint.continues import Continuation as Continuation
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from trajload.checkpoint.opening import open as open
     from trajload.checkpoint.reader import PartReader as PartReader
     from trajload.checkpoint.report import Report as Report
+    from trajload.checkpoint.restoring import restore as restore
     from trajload.checkpoint.saving import Saved as Saved
     from trajload.checkpoint.size import plan_size as plan_size
     from trajload.checkpoint.store import Store as Store
