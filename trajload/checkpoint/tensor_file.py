@@ -148,11 +148,16 @@ class TensorFile:
     def _read_index(self) -> TensorIndex:
         size = os.fstat(self._handle.fileno()).st_size
         begin = self._handle.read(8)
-        refuse_pickle(begin, self.name)
         if len(begin) < 8:
+            refuse_pickle(begin, self.name)
             raise self._bad(f"it has {size} bytes, expected at least 8")
         (length,) = struct.unpack("<Q", begin)
+        # Only what is no header is looked at as a pickle: a header of 1,152 bytes begins like one.
+        if self._handle.read(1) != b"{":
+            refuse_pickle(begin, self.name)
+        self._handle.seek(8)
         if length > min(MAX_HEADER_BYTES, size - 8):
+            refuse_pickle(begin, self.name)
             raise self._bad(f"its header is said to have {length} bytes, of {size} in all")
         try:
             header = json.loads(self._handle.read(length), object_pairs_hook=self._unique)
