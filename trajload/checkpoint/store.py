@@ -309,9 +309,14 @@ class Store:
             keep: The rule.
             verify: How much of them must be right. In full each is read once by one Store, not at every call.
         """
-        with self._rules, self.writer(), refusing(f"removing checkpoints of {self.name!r}"):
+        with contextlib.ExitStack() as holds:
+            holds.enter_context(refusing(f"removing checkpoints of {self.name!r}"))
+            holds.enter_context(self.writer())
+            good, bad = self._newest_good(keep.last, verify)  # may take long: saves go on meanwhile
+            holds.enter_context(self._rules)
             with self._medium.exclusive(PIN_LOCK):
-                gone, damaged = self._choose(keep, verify)
+                gone, damaged = self._choose(keep, good)
+                self.faults += bad
                 for seq in [*damaged, *(commit.seq for commit in gone)]:
                     self._medium.remove(record_path(seq))
                 if gone or damaged:
@@ -348,23 +353,26 @@ class Store:
         """Whether a generation that no record names is nobody's: under a lock that works, whoever began it is dead."""
         return self._lock.works or self._medium.age_s(path) > ABANDONED_AFTER_S
 
-    def _choose(self, keep: Keep, verify: Level) -> tuple[list[Commit], list[int]]:
+    def _newest_good(self, count: int, level: Level) -> tuple[list[Commit], list[Fault]]:
+        good: list[Commit] = []
+        bad: list[Fault] = []
+        for commit in reversed(self._scan().commits):
+            if len(good) == count:
+                break
+            faults = [] if commit.digest in self._verified else self.verify(commit, level)
+            bad += faults
+            if not faults:
+                good.append(commit)
+        return good, bad
+
+    def _choose(self, keep: Keep, good: list[Commit]) -> tuple[list[Commit], list[int]]:
         found = self._scan()
         pins, pin_faults = read_pins(self._medium, found)
         self.faults += pin_faults
-        if found.unsure or any(fault.kind == "unreadable" for fault in pin_faults):
+        good = [commit for commit in good if commit in found.commits]
+        if found.unsure or len(good) < keep.last or any(fault.kind == "unreadable" for fault in pin_faults):
             return [], []
-        good: list[Commit] = []
-        for commit in reversed(found.commits):
-            if len(good) == keep.last:
-                break
-            faults = [] if commit.digest in self._verified else self.verify(commit, verify)
-            self.faults += faults
-            if not faults:
-                good.append(commit)
         gone = victims(found.commits, keep, good=good, pinned=[commit.digest for commit in pins.values()])
-        if len(good) < keep.last:
-            return [], []
         pinned_seqs = {fault.seq for fault in pin_faults}
         old = [f for f in found.faults if f.kind in ("damaged", "fenced") and f.seq not in pinned_seqs]
         damaged = [fault.seq for fault in old if fault.seq is not None and fault.seq < good[-1].seq]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,22 @@ def test_reference_to_a_removed_file_aborts(store: Store, save: Any) -> None:
         (store.root / "commits" / "0000000001.json").unlink()
         with pytest.raises(CheckpointError, match="no commit has it any more"):
             store.commit(generation, [vote], {})
+
+
+def test_saves_go_on_while_retention_reads(store: Store, save: Any) -> None:
+    """Reading gigabytes back keeps no commit waiting; what is committed meanwhile stays."""
+    first, second = save(store, 1), save(store, 2)
+    verify = store.verify
+
+    def slow(commit: Any, level: Any = "full", ranks: Any = None) -> Any:
+        thread = threading.Thread(target=save, args=(store, 3))
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+        return verify(commit, level, ranks)
+
+    store.verify = slow  # type: ignore[method-assign]
+    with store.writer():
+        assert store.retain(Keep(last=1)) == [first]
+    assert steps(store) == [2, 3]
+    assert second in store.commits()
