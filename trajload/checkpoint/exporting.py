@@ -188,7 +188,11 @@ def _checked_extra(extra: Sequence[PathLikeStr]) -> dict[str, Path]:
             raise ConfigError(f"extra file {str(path)!r} may hold a pickle: exports hold nothing that could run code.")
         try:
             with open(path, "rb") as handle:
-                refuse_pickle(handle.read(8), str(path))
+                begin = handle.read(8)
+            if path.suffix.lower() == ".safetensors":
+                TensorFile(path).__exit__()  # whose first bytes may be those of a pickle; raises where it is none
+            else:
+                refuse_pickle(begin, str(path))
         except OSError as err:
             raise ConfigError(f"extra file {str(path)!r} cannot be read: {err.strerror or err}.") from err
         if path.name in found:

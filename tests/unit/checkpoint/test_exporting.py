@@ -17,6 +17,7 @@ from trajload.checkpoint.diff import diff_parts
 from trajload.checkpoint.exporting import export
 from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
+from trajload.checkpoint.tensors import tensor_chunks
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ConfigError
 
 pytestmark = [pytest.mark.global_rng, pytest.mark.usefixtures("one_thread")]
@@ -108,13 +109,19 @@ def test_only_safe_files_go_beside(store: Store, kept: Any, tmp_path: Path) -> N
     """A tokenizer is copied; a pickle is refused by its name and by its bytes; nothing is overwritten."""
     part = kept.keep(store, {"model": nn.Linear(1, 1)})
     (tmp_path / "tokenizer.json").write_text("{}")
-    done = export(part, tmp_path / "out", extra=[tmp_path / "tokenizer.json"])
+    adapter = {"n" * 1062: torch.ones(3)}  # a header of 0x0480 bytes, as a pickle begins
+    (tmp_path / "adapter.safetensors").write_bytes(b"".join(tensor_chunks(adapter)))
+    assert (tmp_path / "adapter.safetensors").read_bytes()[:2] == b"\x80\x04"
+    done = export(part, tmp_path / "out", extra=[tmp_path / "tokenizer.json", tmp_path / "adapter.safetensors"])
     assert "tokenizer.json" in done.files and (done.folder / "tokenizer.json").read_text() == "{}"
     torch.save({}, tmp_path / "hidden.dat")
+    torch.save({}, tmp_path / "hidden.safetensors")
     (tmp_path / "weights.bin").write_bytes(b"x")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointMismatchError, match=r"hidden\.dat is a zip"):
         export(part, tmp_path / "no", extra=[tmp_path / "hidden.dat"])
+    with pytest.raises(CheckpointMismatchError, match=r"hidden\.safetensors is a zip"):
+        export(part, tmp_path / "no", extra=[tmp_path / "hidden.safetensors"])
     for name, words in (
         ("weights.bin", "may hold a pickle"),
         ("config.json", "names of the export's own"),

@@ -324,3 +324,55 @@ def test_a_state_comes_back_from_an_object_store(kept: Any) -> None:
         expected = train(first, 2)
         restore(second, part)
     assert train(second, 2) == expected
+
+
+def test_lbfgs_with_its_lists_of_tensors_goes_on(store: Store, kept: Any) -> None:
+    """An optimiser whose state is lists of directions, numbers and None."""
+
+    def build() -> tuple[nn.Parameter, torch.optim.Optimizer]:
+        weight = nn.Parameter(torch.tensor([3.0, -2.0]))
+        return weight, torch.optim.LBFGS([weight], lr=0.1, max_iter=3, history_size=2)
+
+    def learn(weight: nn.Parameter, optim: torch.optim.Optimizer) -> list[float]:
+        def closure() -> torch.Tensor:
+            optim.zero_grad()
+            loss = (weight**4).sum() + weight.prod()
+            loss.backward()
+            return loss
+
+        return [optim.step(closure).item() for _ in range(3)]  # type: ignore[attr-defined,arg-type]
+
+    first, second = build(), build()
+    learn(*first)
+    part = kept.keep(store, {"weight": first[0], "optim": first[1]})
+    expected = learn(*first)
+    restore({"weight": second[0], "optim": second[1]}, part)
+    assert learn(*second) == expected
+    kept.assert_same(first[1].state_dict(), second[1].state_dict())
+
+
+def test_sparse_gradients_and_masks_go_on(store: Store, kept: Any) -> None:
+    """SparseAdam's moments, and a module whose buffers are bool and float64."""
+
+    def build() -> dict[str, Any]:
+        table = nn.Embedding(9, 2, sparse=True)
+        table.register_buffer("seen", torch.zeros(9, dtype=torch.bool))
+        table.register_buffer("sum", torch.zeros((), dtype=torch.float64))
+        return {"table": table, "optim": torch.optim.SparseAdam(table.parameters())}
+
+    def learn(state: dict[str, Any]) -> None:
+        for i in range(3):
+            state["table"](torch.tensor([i, i + 1])).square().sum().backward()
+            state["optim"].step()
+            state["optim"].zero_grad()
+            state["table"].seen[i] = True
+            state["table"].sum += 1 / 3
+
+    first, second = build(), build()
+    learn(first)
+    part = kept.keep(store, first)
+    learn(first)
+    restore(second, part)
+    learn(second)
+    kept.assert_same(first["optim"].state_dict(), second["optim"].state_dict())
+    kept.assert_same(dict(first["table"].state_dict()), dict(second["table"].state_dict()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -170,6 +171,26 @@ def test_a_file_of_torch_save_is_told_as_one(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2)}, tmp_path / "t")
     with pytest.raises(CheckpointMismatchError, match=r"a zip, as torch\.save writes it"):
         TensorFile(tmp_path / "t")
+
+
+def test_headers_of_every_length_are_read(tmp_path: Path) -> None:
+    """A header of 0x0480 bytes begins like a pickle of protocol 4, and is a header all the same."""
+    seen = set()
+    for length in range(400, 1500, 8):
+        tensors = {"n" * length: torch.ones(3)}
+        seen.add(len(plan_layout(tensors).header) - 8)
+        assert torch.equal(read(write(tmp_path / "t", tensors))["n" * length], tensors["n" * length])
+    assert {0x0280, 0x0380, 0x0480, 0x0580} <= seen
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_pickles_of_every_length_are_told_as_pickles(tmp_path: Path, protocol: int) -> None:
+    """However long they are, and whatever stands in them."""
+    for length in (0, 1, 7, 8, 100, 640, 1152, 70_000):
+        for value in ({"{" * length: 1}, [b"{" * length], "{" * length, {"a": list(range(length))}):
+            (tmp_path / "t").write_bytes(pickle.dumps(value, protocol=protocol))
+            with pytest.raises(CheckpointMismatchError, match=r"a pickle where safetensors was expected"):
+                TensorFile(tmp_path / "t")
 
 
 GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
