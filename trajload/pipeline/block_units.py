@@ -126,7 +126,14 @@ class BlockUnits:
 
     # ---- planning: the thread that opens batches ----
 
-    def open_job(self, train_step: int) -> Job:
+    @property
+    def num_together(self) -> int:
+        return 1
+
+    def open_jobs(self, train_step: int, most: int) -> list[Job]:
+        return [self._open_job(train_step)]
+
+    def _open_job(self, train_step: int) -> Job:
         self._look_at(train_step)
         job = self._builder.open_job(train_step, self._seen[train_step].refs)
         job.remaining = job.num_rows

@@ -14,6 +14,7 @@ from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.depth import DepthControl, choose_depth
 from trajload.pipeline.gather import GatherUnits, make_gather
+from trajload.pipeline.gather_table import ResidentBudget
 from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
@@ -207,7 +208,7 @@ class Engine:
     def take_part(self, part: Callable[[slice], slice], num_parts: int) -> None:
         """Build only a part of this rank's rows from now on, with its share of the memory: in a worker process."""
         self.builder.part = part
-        self.gather = make_gather(self.builder)
+        self.gather = make_gather(self.builder, ResidentBudget.of_machine(num_parts))
         self.pool = self.pool.share(num_parts)
 
     def close(self) -> None:
@@ -247,6 +248,7 @@ class Engine:
             **self.workers.figures(),
             **({} if self.builder.devices is None else {"decode": self.builder.devices.report()}),
             "pool": pool_figures(self.pool, self.stats),
+            "signals": None if self.gather is None else self.gather.figures(),
             **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
 
