@@ -142,4 +142,6 @@ def test_tutorial_case_continues_exactly(runs: Runs, tmp_path: Path) -> None:
     """1,664 windows, a checkpoint at update 512, 16 updates made twice: in the same process, and in one that resumes."""
     out = runs.finish(runs.start(tmp_path / "run", "exact_continuation.py", "."))
     assert "1664 windows" in out and "checkpoint at update 512, 16 updates made twice" in out
-    assert re.search(r"^EQUAL: 16 losses, batches and draws, and \d\d values of the state, to the last bit$", out, re.MULTILINE)
+    assert re.search(
+        r"^EQUAL: 16 losses, batches and draws, and \d\d values of the state, to the last bit$", out, re.MULTILINE
+    )

@@ -35,6 +35,7 @@ def python_blocks(path: Path) -> list[str]:
 WITH_CODE = [p for p in PAGES if python_blocks(p)]
 
 
+@pytest.mark.global_rng  # models on the pages draw their weights
 @pytest.mark.parametrize("path", WITH_CODE, ids=name)
 def test_code_on_the_page_runs(path: Path, demo_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of a page run, one after the other, in a folder that holds the demo dataset as `my-dataset`."""
