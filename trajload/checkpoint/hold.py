@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from typing import Any
 
 from trajload.checkpoint.background import Background
@@ -15,6 +16,12 @@ from trajload.errors import CheckpointError, TrajloadError, described
 __all__ = ["Hold"]
 
 _log = logging.getLogger("trajload")
+
+
+_HARMLESS = ("fenced", "unsure")
+"""Kinds of faults that are no damage: commits of a writer that had lost the store, and what others may be writing."""
+_PATIENCE_S = 10.0
+"""So long a network disk may take to show other ranks the store that rank 0 has made."""
 
 
 class Hold:
@@ -30,6 +37,7 @@ class Hold:
         self._where, self._group, self._timeout_s = where, group, timeout_s
         self._holds = contextlib.ExitStack()
         self._store: Any = None
+        self._told: set[str] = set()
         self._tidying: Background[None] = Background("trajload-retention")
         self.is_open = False
 
@@ -62,8 +70,16 @@ class Hold:
             raise failed
         if said is not None:
             raise CheckpointError(f"rank 0 cannot open the store: {said}")
-        self.is_open = True
-        return self.look(create=False)
+        end = time.monotonic() + _PATIENCE_S
+        while not self.is_open:
+            try:
+                self.look(create=False)
+                self.is_open = True
+            except CheckpointError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        return self._store
 
     def retain(self, keep: Keep, *, in_background: bool) -> None:
         """Let old commits go; on rank 0. What cannot be removed is logged, and stays until the next time."""
@@ -81,6 +97,11 @@ class Hold:
             store.retain(keep) if hasattr(store, "root") else store.retain(keep, verify="sizes")
         except (TrajloadError, OSError) as err:
             _log.warning("old checkpoints could not be removed: %s", described(err))
+            return
+        for fault in store.faults:
+            if fault.kind not in _HARMLESS and str(fault) not in self._told:
+                self._told.add(str(fault))
+                _log.warning("found while old checkpoints were removed: %s", fault)
 
     def settle(self) -> None:
         """Wait for old commits to be gone."""

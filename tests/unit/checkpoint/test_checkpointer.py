@@ -224,6 +224,21 @@ def test_retention_keeps_the_last_every_nth_and_the_best(tmp_path: Path) -> None
         assert [commit.step for commit in ckpt.store.commits()] == [2, 4, 6, 7]
 
 
+def test_damage_that_retention_meets_is_logged_and_removes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest two shall stay, and one of them is damaged: older ones stay too, and the log says why, once."""
+    one = saved_at(tmp_path, 1, 2)
+    damage(tmp_path, 2)
+    with one.checkpointer(tmp_path, mode="sync", keep=tl.Keep(last=2)) as ckpt:
+        for step in (3, 4):
+            ckpt.save(step)
+            ckpt.wait()
+            if step == 3:
+                assert [commit.step for commit in ckpt.store.commits()] == [1, 2, 3]
+    assert caplog.text.count("found while old checkpoints were removed") == 1
+
+
 def test_promoted_commit_is_whole_in_another_store(tmp_path: Path) -> None:
     """Copied and verified; a training goes on from it there."""
     one = saved_at(tmp_path / "fast", 10, 20)
