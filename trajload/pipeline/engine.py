@@ -247,7 +247,7 @@ class Engine:
             "batch_bytes": self.builder.batch_bytes,
             **self.workers.figures(),
             **({} if self.builder.devices is None else {"decode": self.builder.devices.report()}),
-            "pool": pool_figures(self.pool, self.stats),
+            "pool": pool_figures(self.pool, self.stats, max(self.num_workers, 1)),
             "signals": None if self.gather is None else self.gather.figures(),
             **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
