@@ -197,14 +197,16 @@ def due(folder: str, rank: int, world: int, port: int, out: str) -> None:
 # ---- sharded ----
 
 
-def shard(folder: str, rank: int, world: int, port: int, out: str, steps: int, width: int, mode: str) -> None:
+def shard(
+    folder: str, rank: int, world: int, port: int, out: str, steps: int, width: int, mode: str, cut: bool = True
+) -> None:
     """Train an FSDP2 model on from the newest checkpoint; tell digests of what was resumed and of what came after."""
     from torch.distributed.fsdp import fully_shard
 
     join(rank, world, port)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))
-    for layer in (model[0], model[2], model):
+    for layer in (model[0], model[2], model) if cut else ():
         fully_shard(layer)
     optim = torch.optim.AdamW(model.parameters(), lr=0.01)
     state: dict[str, Any] = {"model": model, "optim": optim, "counts": {"updates": 0}}

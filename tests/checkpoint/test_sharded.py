@@ -64,3 +64,15 @@ def test_sharded_model_of_another_shape_is_refused_with_both_shapes(jobs: Any) -
     for answer in jobs.run("shard", 2, 1, 12, "sync"):
         assert answer["raised"].startswith("CheckpointMismatchError: ")
         assert "model/0.weight: size saved [10, 6], here [12, 6]" in answer["raised"]
+
+
+def test_sharded_and_whole_models_do_not_take_each_others_checkpoints(jobs: Any) -> None:
+    """Said by name, before anything is changed."""
+    jobs.run("shard", 1, 1, 10, "sync", False, store="whole")
+    [answer] = jobs.run("shard", 1, 1, 10, "sync", True, store="whole")
+    assert answer["raised"].startswith(
+        "CheckpointMismatchError: components ['model'] are sharded here and were saved whole"
+    )
+    jobs.run("shard", 1, 1, 10, "sync", True, store="cut")
+    [answer] = jobs.run("shard", 1, 1, 10, "sync", False, store="cut")
+    assert answer["raised"].startswith("CheckpointMismatchError: ") and "0.weight: not sharded here" in answer["raised"]

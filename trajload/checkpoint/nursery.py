@@ -118,10 +118,11 @@ serve()
 
 def serve() -> NoReturn:
     """Answer requests until stdin ends; then end all children."""
+    out = os.fdopen(os.dup(1), "wb", buffering=0)  # of answers: nobody else writes to it
+    os.dup2(2, 1)
     for name in _PRELOADED:
         importlib.import_module(name)
     children: set[int] = set()
-    out = os.fdopen(os.dup(1), "wb", buffering=0)  # of answers; no child writes to it
     try:
         while line := sys.stdin.buffer.readline():
             request = json.loads(line)

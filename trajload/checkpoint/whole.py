@@ -143,10 +143,17 @@ class Whole:
     ) -> dict[str, Any]:
         from trajload.checkpoint.capture import Component
 
-        if sharded.INDEX_FILE not in parts[0].files:
-            return {}
-        index = sharded.read_index({r: parts.get(r) or store.part(commit, r) for r in range(commit.world)})
         spread = sharded.split({name: targets[name] for name in targets if name in self.state})[1]
+        is_sharded = sharded.INDEX_FILE in parts[0].files
+        if not is_sharded and not spread:
+            return {}
+        all_parts = {r: parts.get(r) or store.part(commit, r) for r in range(commit.world)}
+        index = sharded.read_index(all_parts if is_sharded else {})
+        whole = sorted(spread.keys() - {path.split("/")[0] for path in index})
+        if whole:
+            raise CheckpointMismatchError(
+                f"components {whole} are sharded here and were saved whole: resume before they are sharded, save, and go on from there."
+            )
         for name in {path.split("/")[0] for path in index} & targets.keys() - spread.keys():
             spread[name] = sharded.unsharded(name, targets[name])
         return {
