@@ -87,7 +87,7 @@ def test_world_model_killed_and_resumed_prints_the_losses_of_a_run_that_was_not(
     killed = runs.start(tmp_path / "parts", "rssm_world_model.py", *arguments)
     assert killed.stdout is not None
     before = ""
-    while 12 not in losses(before):  # checkpoints are after 8 and 16
+    while 18 not in losses(before):  # checkpoints are after 8 and 16; the second waits for the first to be on the disk
         line = killed.stdout.readline()
         assert line, "the run ended before it was killed"
         before += line
