@@ -62,6 +62,8 @@ class Proxy(ThreadingHTTPServer):
         self.target_port = target_port
         self.trouble: Any = lambda method, path: None
         self.made: list[str] = []
+        self.one_put: Any = threading.Lock()
+        """moto looks whether an object exists and then makes it, two puts at once both find nothing; S3 does it in one step."""
         self.port = self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -81,9 +83,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for _ in range(2 if what == "repeat" else 1):
             target = http.client.HTTPConnection("127.0.0.1", self.server.target_port, timeout=PATIENCE_S)
-            target.request(self.command, self.path, body=body, headers=dict(self.headers.items()))
-            reply = target.getresponse()
-            data = reply.read()
+            with self.server.one_put if self.command == "PUT" else contextlib.nullcontext():
+                target.request(self.command, self.path, body=body, headers=dict(self.headers.items()))
+                reply = target.getresponse()
+                data = reply.read()
             target.close()
         if what == "lose":
             self.connection.shutdown(socket.SHUT_RDWR)
