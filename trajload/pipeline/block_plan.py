@@ -24,6 +24,7 @@ from trajload.errors import at
 from trajload.pipeline.arena import aligned
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.source_rows import SourceRows
+from trajload.pipeline.stats_costs import Laps
 from trajload.refs import ByteRange, Track, VideoTrack
 from trajload.types import BoolArray, Int64Array, NDArray
 
@@ -137,6 +138,8 @@ class BlockPlan:
 
     def decode(self, memory: NDArray, context: DecodeContext, pieces: Sequence[BlockPiece]) -> int:
         """Decode pieces into `memory`, `num_bytes` of uint8 for all of them; return how many frames the decoder made."""
+        source = self.source
+        laps = Laps(source.stats.costs)
         for piece in pieces:
             stream = piece.stream
             assert stream.track is not None
@@ -150,10 +153,12 @@ class BlockPlan:
                 out.view(dtype).reshape(len(piece.rows_U), *shape),
                 spec=stream.choice.spec,
                 request=stream.choice.request,
-                store=self.source.dataset.store,
+                store=source.dataset.store,
                 context=context,
                 plan=piece.ranges,
             )
+            number = source.stream_number[stream.choice.key]
+            laps.note(source.number, number, self.episode, len(piece.rows_U), piece.num_decoded)
         return sum(piece.num_decoded for piece in pieces)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trajload.pipeline.engine import Engine
+from trajload.pipeline.stats import StageStats
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sources.base import Dataset
 from trajload.world import World
@@ -22,6 +23,11 @@ class LoaderFacts:
     def train_step(self) -> int:
         """The cursor: train_step of the next batch to be delivered."""
         return self._train_step
+
+    @property
+    def stats_recorder(self) -> StageStats:
+        """What the stages write and `stats` reads: for traces, and for cost tables."""
+        return self._engine.stats
 
     @property
     def global_batch_size(self) -> int:

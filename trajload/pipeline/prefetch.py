@@ -53,6 +53,8 @@ class _Shared:
         """The planner waits here for room for so many jobs as it opens together."""
         self.open_jobs: deque[Job] = deque()
         self.closing = False
+        self.num_ready = 0
+        """Batches that are finished and not yet asked for."""
         self.failure: BaseException | None = None
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
@@ -80,6 +82,7 @@ class _Shared:
                 job.errors.append((unit.row, err))
             job.remaining -= unit.num_parts
             if job.remaining == 0:
+                self.num_ready += 1
                 self.depth.made(time.perf_counter() - job.opened_at)
                 self.changed.notify_all()
 
@@ -99,6 +102,7 @@ def _plan_loop(shared: _Shared) -> None:
                 for job in jobs:
                     job.opened_at = opened_at
                     if job.remaining == 0:  # done on the way
+                        shared.num_ready += 1
                         shared.depth.made(time.perf_counter() - opened_at)
                 shared.open_jobs.extend(jobs)
                 shared.next_plan = train_step + len(jobs)
@@ -126,12 +130,14 @@ def _read_loop(shared: _Shared) -> None:
 
 
 def _decode_loop(shared: _Shared) -> None:
-    context = shared.builder.new_context()
+    context, stats = shared.builder.new_context(), shared.builder.stats
     try:
         while (unit := shared.planner.next_run()) is not None:
             if shared.failure is not None:
                 continue
             try:
+                if stats.is_tracing and unit.job is not None:
+                    stats.at_step(unit.job.train_step)
                 unit.run(context)
                 shared.unit_done(unit, None)
             except Exception as err:
@@ -241,6 +247,7 @@ class Prefetcher:
             return None
         asked_at = time.perf_counter()
         with shared.changed:
+            shared.builder.stats.asked(shared.num_ready)
             while not (shared.open_jobs and shared.open_jobs[0].remaining == 0):
                 if shared.closing:
                     raise StageFailedError(
@@ -251,6 +258,7 @@ class Prefetcher:
                     raise _as_trajload(failure) from failure
                 shared.changed.wait()
             job = shared.open_jobs.popleft()
+            shared.num_ready -= 1
             now = time.perf_counter()
             shared.depth.taken(now, now - asked_at)
             if shared.num_wanted:
