@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,3 +46,24 @@ def save() -> Save:
             return store.commit(generation, votes, info or {})
 
     return commit
+
+
+@pytest.fixture(scope="session")
+def kept() -> ModuleType:
+    """The helpers of kept.py: states into a store, and exact comparison."""
+    spec = importlib.util.spec_from_file_location("kept", Path(__file__).parent / "kept.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread: on a busy machine small kernels wait longer for their helpers than they compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
