@@ -32,6 +32,9 @@ __all__ = ["BlockPiece", "BlockPlan", "BlockStream", "WindowKeys", "plan_block"]
 
 _MAX_FLAGS = 1 << 16
 _MIN_PIECE_ROWS = 8
+_MIN_PIECE_PIXELS = 1 << 21
+"""Of the stored pictures. Beginning a piece anew costs a fraction of a millisecond: with pieces of 8 pictures of 64x64
+interleaved order had two thirds of its windows/s, with 8 of 240x320 four fifths."""
 
 
 @dataclass(slots=True)
@@ -197,17 +200,20 @@ def plan_block(
 
 
 def _pieces(stream: BlockStream, is_cut: bool) -> list[BlockPiece]:
-    """Cut a stream's rows where decoding may begin anew at no cost, into pieces of 8 rows or a few more."""
+    """Cut a stream's rows where decoding may begin anew without lead-in, into pieces that are worth it."""
     rows_U, track = stream.rows_U, stream.track
     if not len(rows_U):
         return []
     whole = BlockPiece(stream, 0, rows_U, stream.ranges, _num_decoded(stream.ranges, rows_U))
-    if not is_cut or not isinstance(track, VideoTrack) or len(rows_U) < 2 * _MIN_PIECE_ROWS:
+    if not is_cut or not isinstance(track, VideoTrack):
+        return [whole]
+    min_rows = max(_MIN_PIECE_ROWS, _MIN_PIECE_PIXELS // (track.index.width * track.index.height))
+    if len(rows_U) < 2 * min_rows:
         return [whole]
     seek_U = track.index.seek_of_frame_F[rows_U + track.first_frame]
     bounds = [0]
     for at_row in (np.flatnonzero(seek_U[1:] != seek_U[:-1]) + 1).tolist():
-        if min(at_row - bounds[-1], len(rows_U) - at_row) >= _MIN_PIECE_ROWS:
+        if min(at_row - bounds[-1], len(rows_U) - at_row) >= min_rows:
             bounds.append(at_row)
     if len(bounds) == 1:
         return [whole]

@@ -20,7 +20,7 @@ __all__ = ["Depth", "DepthControl", "Seen", "choose_depth", "next_depth"]
 
 _BYTES = 512 << 20
 _POOLED_BYTES = 128 << 20
-_SMALL_BYTES = 16 << 20
+_SMALL_BYTES = 64 << 20
 _START, _LEAST, _MOST = 4, 2, 16
 """Two keep workers busy while the consumer holds one."""
 _LIMITED = 3

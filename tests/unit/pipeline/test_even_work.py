@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import trajload as tl
+from trajload.pipeline import block_plan
 from trajload.pipeline.block_pool import State
 from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.block_work import CopyingUnit, DecodingUnit, ReadingUnit
@@ -26,6 +27,12 @@ COPY = 4.0
 WARM_UP, DEPTH = 40, 4
 NUM_EPISODES, NUM_STEPS = 24, 110
 COMMON: dict[str, Any] = {"window": tl.Window(num_steps=16), "global_batch_size": 8, "seed": 3, "num_workers": 2}
+
+
+@pytest.fixture(autouse=True)
+def cut_as_large_pictures_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures here are small, so that blocks of them would be decoded whole."""
+    monkeypatch.setattr(block_plan, "_MIN_PIECE_PIXELS", 0)
 
 
 @pytest.fixture(scope="module")
