@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import trajload
-from trajload.cli import bench, convert, demo, doctor, inspect, order, replay, verify, view
+from trajload.cli import bench, convert, demo, doctor, inspect, order, profile, rebalance, replay, verify, view
 from trajload.cli.output import EXIT_ERROR, note, print_json
 from trajload.errors import TrajloadError
 
@@ -30,6 +30,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "replay": replay.replay,
     "order": order.order,
     "bench": bench.bench,
+    "profile": profile.profile,
+    "rebalance": rebalance.rebalance,
 }
 
 
