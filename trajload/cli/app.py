@@ -14,7 +14,20 @@ from typing import Annotated, Any
 import typer
 
 import trajload
-from trajload.cli import bench, convert, demo, doctor, inspect, order, profile, rebalance, replay, verify, view
+from trajload.cli import (
+    bench,
+    convert,
+    demo,
+    doctor,
+    inspect,
+    order,
+    profile,
+    rebalance,
+    replay,
+    tune_encoding,
+    verify,
+    view,
+)
 from trajload.cli.output import EXIT_ERROR, note, print_json
 from trajload.errors import TrajloadError
 
@@ -32,6 +45,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench.bench,
     "profile": profile.profile,
     "rebalance": rebalance.rebalance,
+    "tune-encoding": tune_encoding.tune_encoding,
 }
 
 

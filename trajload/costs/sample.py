@@ -17,10 +17,11 @@ from trajload.decode import DecodeContext, decode_rows, plan_reads, row_shape
 from trajload.decode.quick_video import QuickVideo, same_pictures
 from trajload.refs import Track, VideoTrack
 from trajload.sources.base import Dataset
-from trajload.spec import StreamRequest, Window
+from trajload.spec import StreamRequest, StreamSpec, Window
+from trajload.storage import ByteStore
 from trajload.types import Int64Array, NDArray
 
-__all__ = ["SampledWindow", "StreamDecoder", "anchors_of", "sample_windows"]
+__all__ = ["SampledWindow", "StreamDecoder", "anchors_of", "decode_once", "sample_windows", "spread_windows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +54,7 @@ def sample_windows(dataset: Dataset, episode: int, stream: str, window: Window, 
     row_S = row_of_step(dataset, episode, stream)
     anchor_W, offsets_T = anchors_of(num_steps, window), window_offsets(window)
     lead_W = window_leads(track, anchor_W, num_steps, window, offsets_T, row_S)
-    chosen = _spread(lead_W, count)
+    chosen = spread_windows(lead_W, count)
     rows_WT = window_rows(anchor_W[chosen], num_steps, window, offsets_T, row_S, track.num_rows)
     num_places = min(window.num_steps, num_steps)
     return [
@@ -62,7 +63,7 @@ def sample_windows(dataset: Dataset, episode: int, stream: str, window: Window, 
     ]
 
 
-def _spread(lead_W: Int64Array, count: int) -> list[int]:
+def spread_windows(lead_W: Int64Array, count: int) -> list[int]:
     """Return the places of `count` windows, one from each stretch of them, whose leads cover what there is."""
     count = min(count, len(lead_W))
     if count == 1:
@@ -74,6 +75,38 @@ def _spread(lead_W: Int64Array, count: int) -> list[int]:
     return [
         int(a + np.abs(lead_W[a:b] - lead).argmin()) for a, b, lead in zip(edges[:-1], edges[1:], wanted, strict=True)
     ]
+
+
+def decode_once(
+    track: Track,
+    rows_T: Int64Array,
+    out: NDArray,
+    spec: StreamSpec,
+    request: StreamRequest,
+    store: ByteStore,
+    context: DecodeContext,
+    setup_key: object,
+) -> int:
+    """Decode rows into `out` the way a loader does, and return the CPU time that took; reading is not counted.
+
+    Args:
+        track: Where the rows stand.
+        rows_T: Rising, each once.
+        out: As for `decode_rows`.
+        spec: What the stream is declared to be.
+        request: How it is wanted.
+        store: Where the bytes are.
+        context: What decodes.
+        setup_key: The same object for all tracks of one kind of pictures, as for `QuickVideo`.
+    """
+    quick = QuickVideo(track, setup_key) if isinstance(track, VideoTrack) else None
+    reads = plan_reads(track, rows_T) if quick is None else quick.plan(rows_T)
+    blobs = [store.read(where) for where in reads]
+    arguments: dict[str, Any] = {"spec": spec, "request": request, "store": store, "context": context}
+    begin = time.thread_time_ns()
+    if quick is None or not quick.decode(rows_T, reads, blobs, out, spec, context):
+        decode_rows(track, rows_T, blobs, out, plan=reads, **arguments)
+    return time.thread_time_ns() - begin
 
 
 class StreamDecoder:
@@ -114,16 +147,8 @@ class StreamDecoder:
 
     def _run(self, track: Track, stream: str, rows_T: Int64Array, out: NDArray, kind: Hashable) -> int:
         spec, request, store = self.dataset.spec(stream), self.requests[stream], self.dataset.store
-        quick: QuickVideo | None = None
-        if isinstance(track, VideoTrack):
-            quick = QuickVideo(track, self._setup_keys.setdefault(kind, object()))
-        reads = plan_reads(track, rows_T) if quick is None else quick.plan(rows_T)
-        blobs = [store.read(where) for where in reads]
-        arguments: dict[str, Any] = {"spec": spec, "request": request, "store": store, "context": self._context}
-        begin = time.thread_time_ns()
-        if quick is None or not quick.decode(rows_T, reads, blobs, out, spec, self._context):
-            decode_rows(track, rows_T, blobs, out, plan=reads, **arguments)
-        return time.thread_time_ns() - begin
+        key = self._setup_keys.setdefault(kind, object())
+        return decode_once(track, rows_T, out, spec, request, store, self._context, key)
 
     def close(self) -> None:
         """Free the decoders."""

@@ -36,6 +36,7 @@ def test_commands_are_these() -> None:
         "bench",
         "profile",
         "rebalance",
+        "tune-encoding",
     ]
 
 
