@@ -1,0 +1,66 @@
+"""`loader.costs()`: tables out of what a run noted, whoever decoded."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trajload as tl
+from trajload.errors import ConfigError
+
+COMMON: dict[str, Any] = {"window": tl.Window(num_steps=8), "global_batch_size": 8, "seed": 2}
+CAMERAS = ["cam_small", "cam_large"]
+
+
+def iterate(loader: tl.Loader, num_batches: int) -> None:
+    batches = iter(loader)
+    for _ in itertools.islice(batches, num_batches):
+        pass
+    batches.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": 1, "order": "interleaved"},
+        pytest.param({"num_workers": 2, "workers": "processes:2"}, marks=pytest.mark.multiproc),
+    ],
+    ids=["inline", "threads", "blocks", "processes"],
+)
+def test_a_run_gives_a_table_that_its_loader_takes(mixed: Path, how: dict[str, Any]) -> None:
+    """Costs of the streams that were decoded, in every episode that has them; larger pictures are dearer."""
+    with tl.Loader(mixed, **COMMON, streams=CAMERAS, **how) as loader:
+        iterate(loader, 40)
+        table = loader.costs()
+        assert isinstance(table, tl.CostTable)
+        assert set(table.row_ns) == set(CAMERAS) and table.dataset_digest == loader.dataset.digest
+        for name in CAMERAS:
+            has_E = [loader.dataset.has_stream(e, name) for e in range(12)]
+            np.testing.assert_array_equal(table.row_ns[name] > 0, has_E)
+        small_E, large_E = table.row_ns["cam_small"][:4], table.row_ns["cam_large"][4:]
+        assert np.median(large_E) > np.median(small_E)
+        assert table.info["measured"] == "run" and table.info["machine"]["processor"]
+    tl.Loader(mixed, **COMMON, streams=CAMERAS, load_weights=table).close()
+
+
+def test_nothing_decoded_gives_no_table(mixed: Path) -> None:
+    """The message says what to do."""
+    with tl.Loader(mixed, **COMMON, streams=CAMERAS, num_workers=0) as loader:
+        with pytest.raises(ConfigError, match="no window of 'mixed' was measured yet: iterate the loader first"):
+            loader.costs()
+
+
+def test_a_mixture_gives_a_table_for_each_source(mixed: Path) -> None:
+    """By the names of the sources, ready for load_weights."""
+    mixture = tl.Mixture({"a": (tl.open(mixed), 0.5), "b": (tl.open(mixed), 0.5)})
+    with tl.Loader(mixture, **COMMON, streams=CAMERAS, num_workers=1) as loader:
+        iterate(loader, 30)
+        tables = loader.costs()
+        assert isinstance(tables, dict) and set(tables) == {"a", "b"}
+    tl.Loader(mixture, **COMMON, streams=CAMERAS, num_workers=1, load_weights=tables).close()
