@@ -54,6 +54,7 @@ class Loader(LoaderFacts):
         rank: Data-parallel rank; None takes it from `device_mesh`, else RANK and WORLD_SIZE of the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
         num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
+        num_readers: Threads that read bytes ahead (of each process): more where a read takes long to answer.
         workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
         worker_timeout_s: A worker process that makes no progress for so long is replaced; None: wait for ever.
         prefetch: Train_steps in the works at once, or 'auto'.
@@ -94,6 +95,7 @@ class Loader(LoaderFacts):
         rank: int | None = None,
         world_size: int | None = None,
         num_workers: int | None = None,
+        num_readers: int = 1,
         workers: str = "threads",
         worker_timeout_s: float | None = 300.0,
         prefetch: int | Literal["auto"] = "auto",
@@ -116,7 +118,7 @@ class Loader(LoaderFacts):
             **{"order": order, "seed": seed, "global_batch_size": global_batch_size, "num_epochs": num_epochs},
             **{"drop_last": drop_last, "on_error": on_error, "load_weights": load_weights, "decode": decode},
             **{"num_workers": num_workers, "workers": workers, "worker_timeout_s": worker_timeout_s},
-            **{"prefetch": prefetch, "pool_bytes": pool_bytes, "device": device},
+            **{"prefetch": prefetch, "pool_bytes": pool_bytes, "device": device, "num_readers": num_readers},
         }
         self._engine = Engine(self.dataset, world=self.world, **arguments)
         ranks = {"rank": self.world.rank, "world_size": self.world.world_size}
@@ -163,11 +165,9 @@ class Loader(LoaderFacts):
                 if prefetcher is None:
                     prefetcher = self._prefetcher = engine.start(self._train_step)
                 prefetcher.check_process()
-                with engine.stats.timed("wait"):
-                    batch = prefetcher.next()
+                batch = engine.stats.next_of(prefetcher)
                 if batch is None:
                     return
-                engine.stats.delivered()
                 self._train_step = batch.train_step + 1
                 yield batch
                 del batch  # what the consumer let go of must not live on here
@@ -241,7 +241,7 @@ class Loader(LoaderFacts):
         self._rank_check.is_due = True
 
     def stats(self) -> dict[str, Any]:
-        """Return where the time went: busy seconds per stage, consumer wait, counts, prefetch depth and its reason."""
+        """Return where the time went: per stage and thread, consumer wait, queue, counts, prefetch depth and its reason."""
         return {**self._engine.figures(self._train_step), "train_step": self._train_step}
 
     def reset_stats(self) -> None:

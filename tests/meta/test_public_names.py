@@ -58,6 +58,7 @@ LOADER_ARGUMENTS = [
     "rank",
     "world_size",
     "num_workers",
+    "num_readers",
     "workers",
     "worker_timeout_s",
     "prefetch",

@@ -1,69 +1,41 @@
 """How fast a loader delivers, what its consumer waits for, and which stage holds it up."""
 
-# Shapes: B windows
+# Shapes: B windows, E episodes
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from trajload.bench.gops import touched_bytes
+from trajload.bench.headspace import Headspace, fresh_loader, headspace
+from trajload.bench.knobs import facts_of
+from trajload.bench.loads import cpu_use
+from trajload.bench.machine import describe_machine
+from trajload.bench.observe import Live, Observation, observe
+from trajload.bench.report import BenchReport
+from trajload.bench.verdict import Verdict, judge
 from trajload.errors import ConfigError
 from trajload.loader import Loader
+from trajload.sampling.quality import measure_quality
 from trajload.sources.base import Dataset
 from trajload.spec import Window
 
-__all__ = ["BenchReport", "measure", "name_bottleneck"]
+__all__ = ["Measured", "measure", "measure_with_details", "try_change"]
 
-NUM_SLICES = 3
-_FED_SHARE = 0.05
-"""A consumer that waits for less than this share of the time is fed: the loader is not what holds it up."""
+_MAX_SERIES = 2000
+_QUALITY_BATCHES = 32
+_OWN_SHARE = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchReport:
-    """One measurement of one loader in one process."""
+class Measured:
+    """A report, and what it was made from."""
 
-    dataset: str
-    order: str
-    num_workers: int
-    prefetch: int
-    global_batch_size: int
-    num_steps: int
-    seconds: float
-    """Time measured, after the warm-up."""
-    batches: int
-    first_batch_s: float
-    """From the first call of next() to the first batch: opening files and decoders, compiling kernels, the work itself."""
-    windows_per_s: float
-    """Median of the slices that the time is cut into."""
-    windows_per_s_min: float
-    windows_per_s_max: float
-    frames_per_s: float
-    """Frames delivered, all cameras together."""
-    read_mb_per_s: float
-    wait_share: float
-    """Share of the time that the consumer was blocked in next()."""
-    longest_wait_s: float
-    distinct_episodes_per_batch: float
-    """Speed bought with little mixing shows here."""
-    distinct_episodes_uniform: float
-    """What drawing windows uniformly would give on average."""
-    rss_mb: float
-    peak_rss_mb: float
-    busy: dict[str, float]
-    """Per stage: busy seconds, divided by the threads it has and the time measured. 1 = never idle."""
-    bottleneck: str
-    """'read', 'decode', 'collate', 'plan' or 'consumer'."""
-    advice: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def __init__(self, report: BenchReport, seen: Observation, verdict: Verdict) -> None:
+        self.report, self.seen, self.verdict = report, seen, verdict
 
 
 def measure(
@@ -72,122 +44,193 @@ def measure(
     seconds: float = 10.0,
     warmup_batches: int = 3,
     step_s: float = 0.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[Live], None] | None = None,
+    headspace_s: float = 0.0,
+    try_s: float = 0.0,
 ) -> BenchReport:
-    """Iterate `loader` for some seconds and return what was seen.
+    """Iterate `loader` for some seconds and return what was seen, and what holds it up.
 
     Args:
         loader: A loader that has not been iterated yet, without `num_epochs` or long enough. Left open.
         seconds: Time measured, cut into three slices whose median is reported.
         warmup_batches: Batches not measured, at least 1, so that compiling and cold files do not count.
         step_s: Time that the consumer spends on each batch (asleep), in place of a training step.
-        progress: Called with (tenths of seconds gone, tenths in all).
+        progress: Told how it stands, about ten times a second.
+        headspace_s: Length of each run with work left out that tests the verdict; 0 for none.
+        try_s: Length of a run with the advice applied; 0 for none.
 
     Raises:
-        ConfigError: The run is over before the time is.
+        ConfigError: The run is over before the time is, or the loader is that of a mixture.
     """
-    if not seconds > 0 or warmup_batches < 1 or step_s < 0:
-        raise ConfigError(
-            f"seconds={seconds!r}, warmup_batches={warmup_batches!r}, step_s={step_s!r}: expected > 0, >= 1 and >= 0."
-        )
+    return measure_with_details(
+        loader,
+        seconds=seconds,
+        warmup_batches=warmup_batches,
+        step_s=step_s,
+        progress=progress,
+        headspace_s=headspace_s,
+        try_s=try_s,
+    ).report
+
+
+def measure_with_details(
+    loader: Loader,
+    *,
+    seconds: float = 10.0,
+    warmup_batches: int = 3,
+    step_s: float = 0.0,
+    progress: Callable[[Live], None] | None = None,
+    headspace_s: float = 0.0,
+    try_s: float = 0.0,
+    trace: bool = False,
+    num_batches: int | None = None,
+) -> Measured:
+    """Do what `measure` does, and return the raw observation too; `trace` keeps every span in it.
+
+    Args:
+        num_batches: Stop after so many batches, whatever the time.
+        loader, seconds, warmup_batches, step_s, progress, headspace_s, try_s, trace: As there.
+    """
     _, window = _parts(loader)
-    batches: Any = iter(loader)  # a generator: closing it stops the threads
-    begin = time.perf_counter()
-    _take(batches)
-    first_batch_s = time.perf_counter() - begin
-    for _ in range(warmup_batches - 1):
-        _take(batches)
-    loader.reset_stats()
-    waits, rates, episodes = [], [], []
-    start = time.perf_counter()
-    for i in range(NUM_SLICES):
-        slice_start, stop, windows = time.perf_counter(), start + seconds * (i + 1) / NUM_SLICES, 0
-        while time.perf_counter() < stop or windows == 0:
-            asked = time.perf_counter()
-            batch = _take(batches)
-            waits.append(time.perf_counter() - asked)
-            windows += len(batch["window_id"])
-            episodes.append(len(set(batch["episode_index"].tolist())))
-            del batch
-            if step_s:
-                time.sleep(step_s)
-            if progress is not None:
-                progress(min(round((time.perf_counter() - start) * 10), round(seconds * 10)), round(seconds * 10))
-        rates.append(windows / (time.perf_counter() - slice_start))
-    elapsed = time.perf_counter() - start
-    stats = loader.stats()
-    batches.close()
-    decoders = max(1, stats["num_workers"])
-    threads = {"plan": 1, "read": 1, "decode": decoders, "augment": decoders, "collate": 1}
-    busy = {stage: stats["seconds"][stage] / (threads[stage] * elapsed) for stage in threads}
-    wait_share = sum(waits) / elapsed
-    bottleneck, advice = name_bottleneck(busy, wait_share, num_workers=stats["num_workers"])
-    rss, peak = _memory_mb()
+    seen = observe(
+        loader,
+        seconds=seconds,
+        warmup_batches=warmup_batches,
+        step_s=step_s,
+        progress=progress,
+        trace=trace,
+        num_batches=num_batches,
+    )
+    verdict = judge(seen, facts_of(loader, seen.stats))
+    rate = statistics.median(seen.rates)
+    free: Headspace | None = None
+    if headspace_s:
+        free = headspace(loader, verdict, rate, seconds=headspace_s, step_s=step_s)
+    tried = try_change(loader, verdict.change, rate, seconds=try_s, step_s=step_s) if try_s and verdict.change else None
+    return Measured(_report(loader, window, seen, verdict, free, tried), seen, verdict)
+
+
+def try_change(
+    loader: Loader, change: dict[str, Any], measured: float, *, seconds: float, step_s: float = 0.0
+) -> dict[str, Any]:
+    """Return what some arguments changed bring: `change`, `windows_per_s`, and `gain` over what was measured without."""
+    with fresh_loader(loader, change) as changed:
+        rate = statistics.median(observe(changed, seconds=seconds, step_s=step_s).rates)
+    return {"change": change, "windows_per_s": rate, "gain": rate / measured if measured else None}
+
+
+def _report(
+    loader: Loader,
+    window: Window,
+    seen: Observation,
+    verdict: Verdict,
+    free: Headspace | None,
+    tried: dict[str, Any] | None,
+) -> BenchReport:
+    stats, elapsed = seen.stats, seen.elapsed_s
+    waits_ms = np.array(seen.waits_s) * 1e3
+    touched = touched_bytes(loader)
+    uniform = _uniform_distinct(loader)
+    cpus = cpu_use(seen.threads, elapsed)
+    rate = statistics.median(seen.rates)
     return BenchReport(
         dataset=loader.dataset.name,
         order=loader.order,
         num_workers=stats["num_workers"],
+        num_readers=stats["num_readers"],
+        workers=stats["workers"],
         prefetch=stats["prefetch"],
         global_batch_size=loader.global_batch_size,
         num_steps=window.num_steps,
         seconds=elapsed,
-        batches=len(waits),
-        first_batch_s=first_batch_s,
-        windows_per_s=statistics.median(rates),
-        windows_per_s_min=min(rates),
-        windows_per_s_max=max(rates),
-        frames_per_s=statistics.median(rates) * _frames_per_window(loader),
+        batches=len(seen.waits_s),
+        first_batch_s=seen.first_batch_s,
+        windows_per_s=rate,
+        windows_per_s_min=min(seen.rates),
+        windows_per_s_max=max(seen.rates),
+        frames_per_s=rate * window.num_steps * sum(choice.spec.is_picture for choice in loader.streams),
+        consumer_ms=seen.step_s * 1e3,
+        wait_share=seen.wait_share,
+        wait_median_ms=float(np.median(waits_ms)),
+        wait_p99_ms=float(np.percentile(waits_ms, 99)),
+        longest_wait_ms=float(waits_ms.max()),
+        stages=_stages(seen),
+        threads=_threads(seen),
+        queue=stats["queue"],
         read_mb_per_s=stats["bytes_read"] / 1e6 / elapsed,
-        wait_share=wait_share,
-        longest_wait_s=max(waits),
-        distinct_episodes_per_batch=statistics.fmean(episodes),
-        distinct_episodes_uniform=_uniform_distinct(loader),
-        rss_mb=rss,
-        peak_rss_mb=peak,
-        busy=busy,
-        bottleneck=bottleneck,
-        advice=advice,
+        bytes_per_window=stats["bytes_read"] / seen.num_windows,
+        gop_bytes_per_window=None if touched is None else touched.gop_bytes,
+        gop_frames=None if touched is None else touched.gop_frames,
+        decoded_per_delivered=stats["frames_decoded"] / stats["frames"] if stats["frames"] else None,
+        distinct_episodes_per_batch=statistics.fmean(seen.episodes_per_batch),
+        distinct_episodes_uniform=uniform,
+        order_score=_order_score(loader),
+        rss_mb=seen.rss_mb,
+        peak_rss_mb=seen.peak_rss_mb,
+        cpus={
+            "there": seen.num_cpus,
+            "busy": None if cpus is None else cpus[0],
+            "waited_for": None if cpus is None else cpus[1],
+        },
+        gil_held_share=None if seen.gil is None else seen.gil.held_share,
+        bottleneck=verdict.limit,
+        advice=verdict.sentence,
+        verdict=verdict.to_json(),
+        headspace=None if free is None else {name: getattr(free, name) for name in free.__slots__},
+        tried=tried,
+        series={"asked_s": _thin(seen.asked_s), "wait_ms": _thin(waits_ms.tolist())},
+        machine=describe_machine(),
     )
 
 
-def name_bottleneck(busy: dict[str, float], wait_share: float, *, num_workers: int) -> tuple[str, str]:
-    """Return the stage that limits the speed, and what helps.
-
-    Args:
-        busy: Per stage, the share of the time its threads were busy.
-        wait_share: Share of the time that the consumer waited.
-        num_workers: Decoder threads.
-    """
-    if wait_share < _FED_SHARE:
-        return "consumer", "The loader keeps up: a faster loader would change nothing."
-    stage = max(busy, key=lambda name: busy[name])
-    advice = {
-        "read": "Storage or network is slow: move the data closer, or raise prefetch so that reads overlap.",
-        "decode": "Decoding is the limit: "
-        + ("use num_workers > 0, " if num_workers == 0 else "give it more cores, ")
-        + "a smaller picture or fewer cameras; 'trajload doctor' tells whether long GOPs make it decode frames in vain.",
-        "augment": "Transforms are the limit: give them more cores, crop before all else, or augment on the accelerator.",
-        "collate": "Putting batches together is the limit: ask for fewer streams.",
-        "plan": "Finding rows is the limit: many clocked streams or tiny windows; take longer windows.",
-    }
-    return stage, advice[stage]
+def _stages(seen: Observation) -> dict[str, dict[str, Any]]:
+    out = {}
+    for stage, told in seen.stats["stages"].items():
+        # Threads that do a little of it on the way do not count.
+        spent = [thread.seconds.get(stage, 0.0) for thread in seen.threads]
+        threads = sum(1 for s in spent if s > _OWN_SHARE * max(spent))
+        out[stage] = {
+            "count": told["count"],
+            "seconds": told["seconds"],
+            "median_ms": None if told["median_s"] is None else told["median_s"] * 1e3,
+            "p99_ms": None if told["p99_s"] is None else told["p99_s"] * 1e3,
+            "use": told["seconds"] / (seen.elapsed_s * threads) if threads else 0.0,
+        }
+    return out
 
 
-def _take(batches: Any) -> Any:
-    batch = next(batches, None)
-    if batch is None:
-        raise ConfigError("the run ended before the measurement: use num_epochs=None, or measure for less time.")
-    return batch
+def _threads(seen: Observation) -> list[dict[str, Any]]:
+    return [
+        {
+            "worker": thread.worker,
+            "name": thread.name,
+            "role": thread.role,
+            "use": thread.busy_s / seen.elapsed_s,
+            "cpu": None if thread.cpu is None else thread.cpu.ran_s / seen.elapsed_s,
+            "queued": None if thread.cpu is None else thread.cpu.queued_s / seen.elapsed_s,
+        }
+        for thread in seen.threads
+    ]
+
+
+def _thin(values: Sequence[float]) -> list[float]:
+    every = -(-len(values) // _MAX_SERIES)
+    return [round(value, 6) for value in values[:: max(every, 1)]]
+
+
+def _order_score(loader: Loader) -> float:
+    """Return how well the order mixes, 1 for like a uniform shuffle."""
+    sampler: Any = loader._engine.sampler
+    quality = measure_quality(sampler, num_batches=_QUALITY_BATCHES, num_ranks=())
+    got, uniform = quality.got, quality.uniform
+    ratios = (got.distinct_episodes / uniform.distinct_episodes, got.distinct_blocks / uniform.distinct_blocks)
+    return float(min(1.0, *ratios))
 
 
 def _parts(loader: Loader) -> tuple[Dataset, Window]:
     if not isinstance(loader.dataset, Dataset) or loader.window is None:
         raise ConfigError("a loader of a mixture cannot be measured as one: measure each of its sources.")
     return loader.dataset, loader.window
-
-
-def _frames_per_window(loader: Loader) -> int:
-    return _parts(loader)[1].num_steps * sum(choice.spec.is_picture for choice in loader.streams)
 
 
 def _uniform_distinct(loader: Loader) -> float:
@@ -200,12 +243,3 @@ def _uniform_distinct(loader: Loader) -> float:
         num_E = (steps_E + window.stride - 1) // window.stride
     share_E = num_E / num_E.sum()
     return float((1 - (1 - share_E) ** loader.rank_batch_size).sum())
-
-
-def _memory_mb() -> tuple[float, float]:
-    """Return resident memory now and at its peak; zeros where the system does not tell."""
-    status = Path("/proc/self/status")
-    if not status.is_file():
-        return 0.0, 0.0
-    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-    return tuple(int(fields.get(key, "0 kB").split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))  # type: ignore[return-value]

@@ -1,17 +1,14 @@
-"""`trajload bench`: how fast this dataset loads here, and what holds it up."""
+"""`trajload bench`: how fast this dataset loads here, what holds it up, and what to change."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from trajload.cli.bench_view import live_numbers, print_comparison, print_report, print_sweep
 from trajload.cli.loading import (
-    BatchSize,
     Dilation,
-    NumSteps,
     Order,
     Pad,
     Seed,
@@ -19,50 +16,91 @@ from trajload.cli.loading import (
     SkipMissing,
     Streams,
     Stride,
+    Transforms,
     arguments_from_config,
     loader_arguments,
     loader_of,
+    parse_transforms,
     read_json,
 )
-from trajload.cli.output import DatasetPath, JsonFlag, print_json, progress_bar, say, table
+from trajload.cli.output import JsonFlag, note, print_json, progress_bar
+from trajload.errors import ConfigError
 
 __all__ = ["bench"]
 
 
 def bench(
-    dataset: DatasetPath,
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="DATASET", help="A native dataset or a LeRobot folder.", show_default=False)
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Time measured after the warm-up.", min=0.1)] = 10.0,
+    batches: Annotated[int | None, typer.Option(help="Stop after so many batches.", min=1)] = None,
     config: Annotated[str | None, typer.Option(help="JSON file with the loader's configuration.")] = None,
-    num_steps: NumSteps = 16,
+    num_steps: Annotated[int, typer.Option("--num-steps", "--window", help="Steps in a window.", min=1)] = 16,
     stride: Stride = 1,
     dilation: Dilation = 1,
     pad: Pad = "none",
-    batch_size: BatchSize = 16,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "--batch", help="Windows per train_step, over all ranks.", min=1)
+    ] = 16,
     seed: Seed = 0,
     order: Order = "shuffled",
     stream: Streams = None,
     size: SizeOption = None,
+    transform: Transforms = None,
     workers: Annotated[int | None, typer.Option(help="Decoder threads; one per CPU by default.", min=0)] = None,
+    processes: Annotated[int, typer.Option(help="Worker processes that share them; 0: threads.", min=0)] = 0,
+    readers: Annotated[int, typer.Option(help="Reader threads.", min=1)] = 1,
     prefetch: Annotated[
         int | None, typer.Option(help="Train_steps in the works at once; chosen by default.", min=1)
     ] = None,
-    step_ms: Annotated[float, typer.Option(help="Pretend that training takes so long per batch.", min=0)] = 0.0,
+    decode: Annotated[str, typer.Option(help="Who decodes video: cpu, auto or cuda.")] = "cpu",
+    device: Annotated[str | None, typer.Option(help="Where batches are delivered, for instance cuda.")] = None,
+    consumer_ms: Annotated[
+        float,
+        typer.Option("--consumer-ms", "--step-ms", help="Pretend that training takes so long per batch.", min=0),
+    ] = 0.0,
+    headspace: Annotated[
+        bool, typer.Option(help="Test the verdict: measure again with decoding and reading left out.")
+    ] = True,
+    try_advice: Annotated[bool, typer.Option("--try", help="Measure again with the advice applied.")] = False,
+    trace: Annotated[
+        str | None, typer.Option(help="Write a timeline of every thread, for ui.perfetto.dev or chrome://tracing.")
+    ] = None,
+    html: Annotated[str | None, typer.Option(help="Write a report with plots, one file.")] = None,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="A B", help="Compare two outputs of --json; no DATASET then.")
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(help="Find the best setting: some of workers,prefetch,order,backend,readers, joined by commas."),
+    ] = None,
     skip_missing: SkipMissing = False,
     json: JsonFlag = False,
 ) -> None:
-    """Measure a real loader on this dataset: windows/s, waiting, mixing, memory, and the stage that holds it up.
+    """Measure a real loader on this dataset: what the consumer waits for, the stage that holds it up, and what to change.
 
-    Without --step-ms the consumer does nothing, so it always waits and the limit is the loader's own. With --step-ms set
-    to the time of your training step it tells whether the accelerator would wait. Files are read through the page cache:
-    the first run after a boot reads slower.
+    Without --consumer-ms the consumer does nothing, so it always waits and the limit is the loader's own. With --consumer-ms
+    set to the time of your training step it tells whether the accelerator would wait. Files are read through the page
+    cache: the first run after a boot reads slower.
 
-    Example: trajload bench my-dataset --num-steps 16 --batch-size 32 --size 128x128
+    Example: trajload bench my-dataset --window 16 --batch 32 --size 128x128 --html report.html
 
-    Example: trajload bench my-dataset --step-ms 120 --workers 8 --json
+    Example: trajload bench my-dataset --consumer-ms 120 --trace trace.json --json
+
+    Example: trajload bench my-dataset --sweep workers,prefetch
+
+    Example: trajload bench --compare before.json after.json
 
     Exit codes: 0 measured, 2 wrong usage or a window that cannot be read.
     """
-    from trajload.bench import measure
+    if compare is not None:
+        _compare(dataset, compare, json)
+        return
+    if dataset is None:
+        raise ConfigError("bench needs a DATASET, or --compare with two files.")
+    from trajload.bench.measure import measure_with_details
+    from trajload.bench.trace import lanes_of, write_trace
     from trajload.sources.open import open as open_dataset
 
     opened = open_dataset(dataset, missing="skip" if skip_missing else "error")
@@ -75,49 +113,72 @@ def bench(
             opened, num_steps=num_steps, stride=stride, dilation=dilation, pad=pad, batch_size=batch_size, seed=seed,
             order=order, streams=stream, size=size,
         )  # fmt: skip
-    more = {"num_workers": workers, "prefetch": prefetch or "auto", "rank": 0, "world_size": 1}
-    with loader_of(opened, arguments, **more) as loader, progress_bar("measuring") as progress:
-        report = measure(loader, seconds=seconds, step_s=step_ms / 1000, progress=progress).to_json()
+    if transform:
+        arguments["transforms"] = parse_transforms(transform)
+    more: dict[str, Any] = {"num_workers": workers, "num_readers": readers, "prefetch": prefetch or "auto"}
+    more["workers"] = f"processes:{processes}" if processes else "threads"
+    more |= {"decode": decode, "device": device, "rank": 0, "world_size": 1}
+    step_s = consumer_ms / 1000
+    with loader_of(opened, arguments, **more) as loader:
+        if sweep is not None:
+            _sweep(loader, dataset, sweep, seconds, step_s, json)
+            return
+        extra_s = max(0.5, seconds / 5)
+        with live_numbers() as progress:
+            measured = measure_with_details(
+                loader,
+                seconds=seconds,
+                step_s=step_s,
+                progress=progress,
+                headspace_s=extra_s if headspace else 0.0,
+                try_s=extra_s if try_advice else 0.0,
+                trace=trace is not None or html is not None,
+                num_batches=batches,
+            )
+    report = measured.report.to_json()
+    lanes = lanes_of(measured.seen.spans)
+    if trace is not None:
+        num_bytes = write_trace(trace, lanes)
+        note(f"{trace}: {num_bytes / 1e6:.1f} MB; open it in ui.perfetto.dev")
+    if html is not None:
+        from trajload.bench.html import write_html
+
+        write_html(html, report, lanes)
+        note(f"{html}: open it in a browser")
     if json:
-        print_json({**report, "machine": _machine()})
+        print_json(report)
     else:
-        _print(report)
+        print_report(report)
 
 
-def _machine() -> dict[str, Any]:
-    import os
-    from importlib.metadata import version
+def _compare(dataset: str | None, paths: tuple[str, str], json: bool) -> None:
+    from dataclasses import asdict
 
-    names = ("trajload", "torch", "numpy", "av", "numba")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "versions": {name: version(name) for name in names},
-    }
+    from trajload.bench.compare import compare, load_report
+
+    if dataset is not None:
+        raise ConfigError(f"--compare reads two files and measures nothing: leave out {dataset!r}.")
+    lines = compare(*(load_report(path) for path in paths))
+    if json:
+        print_json({"a": paths[0], "b": paths[1], "lines": [asdict(line) for line in lines]})
+    else:
+        print_comparison(paths, lines)
 
 
-def _print(report: Mapping[str, Any]) -> None:
-    say(
-        f"{report['dataset']}: windows of {report['num_steps']} steps, {report['global_batch_size']} per batch, order {report['order']}, "
-        f"{report['num_workers']} workers, prefetch {report['prefetch']}"
-    )
-    low, high = report["windows_per_s_min"], report["windows_per_s_max"]
-    mixing = f"{report['distinct_episodes_per_batch']:.1f} (uniform: {report['distinct_episodes_uniform']:.1f})"
-    table(
-        ["measured", f"over {report['seconds']:.1f} s"],
-        [
-            ["windows/s", f"{report['windows_per_s']:.1f} ({low:.1f} to {high:.1f})"],
-            ["frames/s", f"{report['frames_per_s']:.0f}"],
-            ["read", f"{report['read_mb_per_s']:.1f} MB/s"],
-            ["first batch", f"{report['first_batch_s']:.2f} s"],
-            [
-                "consumer waits",
-                f"{report['wait_share']:.0%} of the time, longest {report['longest_wait_s'] * 1000:.0f} ms",
-            ],
-            ["distinct episodes per batch", mixing],
-            ["memory", f"{report['rss_mb']:.0f} MB, peak {report['peak_rss_mb']:.0f} MB"],
-            *([f"busy: {stage}", f"{share:.0%}"] for stage, share in report["busy"].items()),
-        ],
-    )
-    say(f"bottleneck: {report['bottleneck']}. {report['advice']}")
+def _sweep(loader: Any, path: str, axes: str, seconds: float, step_s: float, json: bool) -> None:
+    from trajload.bench.sweep import as_code, shown_arguments, sweep
+
+    names = [name.strip() for name in axes.split(",") if name.strip()]
+    with progress_bar("trying settings") as bar:
+        found = sweep(
+            loader,
+            names,
+            seconds=seconds,
+            step_s=step_s,
+            progress=None if bar is None else lambda done, total, _: bar(done, total),
+        )
+    code = as_code(path, shown_arguments(loader), found.best)
+    if json:
+        print_json({**found.to_json(), "code": code})
+    else:
+        print_sweep(found, code)

@@ -56,15 +56,22 @@ class DecodeContext:
         devices: Says which windows of colour video an NVIDIA decoder takes; shared by the contexts of all threads.
             None decodes everything on the CPU.
         use_simplejpeg: False leaves all JPEGs to Pillow; the bytes are the same.
+        is_blank: Gives zeros instead of decoding: to measure what all else costs.
 
     Raises:
         ConfigError: "libav" is asked for, but cannot be used here.
     """
 
     def __init__(
-        self, engine: Engine | None = None, *, devices: VideoDevices | None = None, use_simplejpeg: bool = True
+        self,
+        engine: Engine | None = None,
+        *,
+        devices: VideoDevices | None = None,
+        use_simplejpeg: bool = True,
+        is_blank: bool = False,
     ) -> None:
         self.devices = devices
+        self.is_blank = is_blank
         self._device_decoder: DeviceDecoder | None = None
         self._libav: Libav | None = None
         self._is_engine_known = engine == "pyav"

@@ -85,6 +85,9 @@ def decode_rows(
         )
     if rows.size == 0:
         return
+    if context.is_blank:
+        out.fill(0)
+        return
     if isinstance(track, VideoTrack):
         from trajload.decode.video import decode_video
 

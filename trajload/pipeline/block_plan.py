@@ -20,6 +20,7 @@ from trajload.errors import at
 from trajload.pipeline.arena import aligned
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.source_rows import SourceRows
+from trajload.pipeline.stats_costs import Laps
 from trajload.refs import ByteRange, Track
 from trajload.types import BoolArray, Int64Array, NDArray
 
@@ -108,7 +109,8 @@ class BlockPlan:
 
     def decode(self, memory: NDArray, context: DecodeContext) -> int:
         """Decode all streams into `memory`, `num_bytes` of uint8; return how many frames the decoder made."""
-        num_decoded = 0
+        num_decoded, source = 0, self.source
+        laps = Laps(source.stats.costs)
         for stream in self.streams:
             if stream.track is None or not len(stream.rows_U):
                 continue
@@ -123,11 +125,13 @@ class BlockPlan:
                 out,
                 spec=stream.choice.spec,
                 request=stream.choice.request,
-                store=self.source.dataset.store,
+                store=source.dataset.store,
                 context=context,
                 plan=stream.ranges,
             )
             num_decoded += stream.num_decoded
+            number = source.stream_number[stream.choice.key]
+            laps.note(source.number, number, self.episode, len(stream.rows_U), stream.num_decoded)
         return num_decoded
 
 

@@ -168,8 +168,7 @@ class BlockRows:
                 work = source.read(
                     int(job.window_id_B[b]), int(job.episode_B[b]), int(job.start_B[b]), job.train_step, rest
                 )
-                with self._builder.stats.timed("decode"):
-                    source.decode(work, job.train_step, context, slots, b if row is None else row)
+                source.decode(work, job.train_step, context, slots, b if row is None else row)
                 good.append(taken)
             except Exception:
                 plain.append(b)

@@ -80,6 +80,7 @@ class BlockUnits:
         start: First train_step.
         stop: Half-open end of a finite run, None without end.
         num_decoders: Decoder threads.
+        num_readers: Reader threads.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class BlockUnits:
         start: int,
         stop: int | None,
         num_decoders: int,
+        num_readers: int = 1,
     ) -> None:
         self._builder = builder
         self._uses = UsesAhead(builder)
@@ -122,7 +124,7 @@ class BlockUnits:
         self._opened = start * self._num_rows
         """First position beyond the batches that are open."""
         self._chunk = max(1, -(-builder.num_rows // num_decoders))
-        self._max_read = max(2 * num_decoders, 4)
+        self._max_read = max(2 * num_decoders, num_readers, 4)
 
     # ---- planning: the thread that opens batches ----
 

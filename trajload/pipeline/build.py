@@ -61,6 +61,8 @@ class BatchBuilder:
         rows_at: Callable[[int], slice] | None = None,
     ) -> None:
         self.sources = tuple(sources)
+        for number, source in enumerate(self.sources):
+            source.number = number
         self.sampler = sampler
         self.rows = rows
         self.has_fixed_rows = rows_at is None
@@ -75,6 +77,8 @@ class BatchBuilder:
         """Train_step → where its rows are written; None for memory of this process."""
         self.first_row = 0
         """Of the part in the rank's batch, for messages."""
+        self.is_blank = False
+        """Whether rows get zeros instead of being decoded: for measurements."""
         self.devices: VideoDevices | None = None
         """Who decodes video where not all of it is the CPU's; one for all threads of the process."""
         self.num_steps = self.sources[0].window.num_steps
@@ -105,7 +109,7 @@ class BatchBuilder:
 
     def new_context(self) -> DecodeContext:
         """Return what one thread decodes with."""
-        return DecodeContext(devices=self.devices)
+        return DecodeContext(devices=self.devices, is_blank=self.is_blank)
 
     def source_of(self, job: Job, b: int) -> SourceRows:
         """Return what makes row `b`."""

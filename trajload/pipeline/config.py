@@ -227,6 +227,13 @@ def check_workers(num_workers: int | None) -> int:
     return int(num_workers)
 
 
+def check_readers(num_readers: int) -> int:
+    """Return the number of reader threads."""
+    if isinstance(num_readers, bool) or not isinstance(num_readers, (int, np.integer)) or num_readers < 1:
+        raise ConfigError(f"num_readers={num_readers!r} is invalid: expected an int of at least 1.")
+    return int(num_readers)
+
+
 def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int, *, has_pool: bool = False) -> tuple[int, str]:
     """Return the number of train_steps in the works, and why.
 

@@ -160,7 +160,8 @@ class Crew:
 
     def _tell_begin(self, seat: Seat, train_step: int) -> None:
         assert seat.process is not None
-        seat.process.send(("begin", self.generation, train_step, self.builder.quarantine.to_json()))
+        is_tracing = self.builder.stats.is_tracing
+        seat.process.send(("begin", self.generation, train_step, self.builder.quarantine.to_json(), is_tracing))
 
     def _hand_out(self, seat: Seat) -> None:
         if seat.process is None or seat.has_failed:

@@ -74,6 +74,7 @@ class Engine:
         worker_timeout_s: float | None = None,
         decode: DecodeMode = "cpu",
         device: Any = None,
+        num_readers: int = 1,
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
         self.quarantine, self.stats = Quarantine(most), StageStats()
@@ -108,7 +109,7 @@ class Engine:
             sources, self.sampler, self.split.even, on_error, self.quarantine, self.stats, rows_at
         )
         self.gather = make_gather(self.builder)
-        self.num_workers = settings.check_workers(num_workers)
+        self.num_workers, self.num_readers = settings.check_workers(num_workers), settings.check_readers(num_readers)
         self.device = check_device(device)
         self.builder.pool.pin_memory = self.device is not None and self.device.type == "cuda"
         self.builder.devices = video_devices(decode, num_threads=max(self.num_workers, 1))
@@ -166,7 +167,7 @@ class Engine:
         if self.num_workers == 0:
             return self.inline(train_step)
         batches = self.workers.start(self, train_step)
-        return batches if self.device is None else DeviceAhead(batches, self.device)
+        return batches if self.device is None else DeviceAhead(batches, self.device, self.stats)
 
     def inline(self, train_step: int = 0) -> InlineRun:
         """Return what makes batches in the calling thread."""
@@ -179,21 +180,23 @@ class Engine:
         if self.pool.num_bytes:
             # Rows are so cheap then that writing their keys one by one would be felt.
             planner = BlockUnits(
-                self.builder, self.pool, self.gather, start=train_step, stop=stop, num_decoders=self.num_workers
-            )
+                self.builder, self.pool, self.gather, start=train_step, stop=stop,
+                num_decoders=self.num_workers, num_readers=self.num_readers,
+            )  # fmt: skip
         return Prefetcher(
             self.builder,
             start=train_step,
             stop=stop,
             depth=self.depth,
             num_decoders=self.num_workers,
+            num_readers=self.num_readers,
             planner=planner or self._units(),
         )
 
     def _units(self) -> QueuedUnits:
         if self.gather is None:
-            return RowUnits(self.builder, self.num_workers)
-        return GatherUnits(self.builder, self.gather, self.num_workers)
+            return RowUnits(self.builder, self.num_workers, self.num_readers)
+        return GatherUnits(self.builder, self.gather, self.num_workers, self.num_readers)
 
     def for_worker(self, num_threads: int) -> Engine:
         """Return what a worker process is sent: this engine with so many decoder threads. `worker_main` takes a part."""
@@ -206,6 +209,13 @@ class Engine:
         self.builder.part = part
         self.gather = make_gather(self.builder)
         self.pool = self.pool.share(num_parts)
+
+    def leave_out(self, *, decode: bool = True, reads: bool = False) -> None:
+        """Deliver zeros instead of decoding, and with `reads` without reading, to measure what all else costs. Before the first run."""
+        self.builder.is_blank = decode or reads
+        for source in self.builder.sources:
+            source.skips_reads = reads
+        self.workers.bind(self)  # which packs what worker processes are sent
 
     def close(self) -> None:
         """End worker processes, and let go of memory and mappings that are not in use. Idempotent."""
@@ -233,7 +243,7 @@ class Engine:
         return {
             **self.stats.snapshot(),
             "quarantined": len(self.quarantine),
-            "num_workers": self.num_workers,
+            **{"num_workers": self.num_workers, "num_readers": self.num_readers},
             **{"prefetch": self.depth, "prefetch_why": self.depth_why},
             "batch_bytes": self.builder.batch_bytes,
             **self.workers.figures(),

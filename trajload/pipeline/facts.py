@@ -5,6 +5,7 @@ from __future__ import annotations
 from trajload.costs.table import CostTable
 from trajload.pipeline.engine import Engine
 from trajload.pipeline.run_costs import run_costs
+from trajload.pipeline.stats import StageStats
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sources.base import Dataset
 from trajload.world import World
@@ -36,6 +37,11 @@ class LoaderFacts:
         """
         tables = run_costs(self._engine)
         return tables if isinstance(self.dataset, Mixture) else next(iter(tables.values()))
+
+    @property
+    def stats_recorder(self) -> StageStats:
+        """What the stages write and `stats` reads: for traces, and for cost tables."""
+        return self._engine.stats
 
     @property
     def global_batch_size(self) -> int:

@@ -188,12 +188,8 @@ class GatherPart:
                 num_bytes += part.mapped_bytes * len(rows)
         except Exception:
             return False  # the plain path meets it too, and says what and where
-        self._builder.stats.add(
-            "decode",
-            time.perf_counter() - begin,
-            bytes_read=num_bytes,
-            windows=len(row_G) if self.is_whole else 0,
-        )
+        num_windows = len(row_G) if self.is_whole else 0
+        self._builder.stats.gathered(time.perf_counter() - begin, num_windows, num_bytes)
         return True
 
     def _groups(self, job: Job, row_G: Int64Array) -> list[tuple[_SourceGather, Int64Array]]:
@@ -295,8 +291,8 @@ class GatherUnit:
 class GatherUnits(QueuedUnits):
     """Gathers what can be gathered, and leaves the rest of each row to a unit of its own."""
 
-    def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1) -> None:
-        super().__init__(builder, num_decoders)
+    def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1, num_readers: int = 1) -> None:
+        super().__init__(builder, num_decoders, num_readers)
         self._part = part
         self._plain = RowUnits(builder)
 

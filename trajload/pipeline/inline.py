@@ -68,7 +68,10 @@ class InlineRun:
         for unit in self._planner.units(job):
             unit.run(self._context)
         batch = self._builder.finish(job)
-        return batch if self._device is None else batch.to(self._device)
+        if self._device is None:
+            return batch
+        with self._builder.stats.timed("transfer"):
+            return batch.to(self._device)
 
     def close(self) -> None:
         """Free decoders. Idempotent."""

@@ -48,6 +48,8 @@ class _Shared:
         self.changed = threading.Condition(self.lock)
         self.open_jobs: deque[Job] = deque()
         self.closing = False
+        self.num_ready = 0
+        """Batches that are finished and not yet asked for."""
         self.failure: BaseException | None = None
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
@@ -67,6 +69,7 @@ class _Shared:
                 job.errors.append((unit.row, err))
             job.remaining -= unit.num_parts
             if job.remaining == 0:
+                self.num_ready += 1
                 self.changed.notify_all()
 
 
@@ -85,6 +88,7 @@ def _plan_loop(shared: _Shared) -> None:
             job = shared.planner.open_job(train_step)
             with shared.changed:
                 shared.open_jobs.append(job)
+                shared.num_ready += job.remaining == 0
                 shared.next_plan = train_step + 1
                 shared.changed.notify_all()
             shared.planner.begin(job)
@@ -109,12 +113,14 @@ def _read_loop(shared: _Shared) -> None:
 
 
 def _decode_loop(shared: _Shared) -> None:
-    context = shared.builder.new_context()
+    context, stats = shared.builder.new_context(), shared.builder.stats
     try:
         while (unit := shared.planner.next_run()) is not None:
             if shared.failure is not None:
                 continue
             try:
+                if stats.is_tracing and unit.job is not None:
+                    stats.at_step(unit.job.train_step)
                 unit.run(context)
                 shared.unit_done(unit, None)
             except Exception as err:
@@ -221,6 +227,7 @@ class Prefetcher:
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
         with shared.changed:
+            shared.builder.stats.asked(shared.num_ready)
             while not (shared.open_jobs and shared.open_jobs[0].remaining == 0):
                 if shared.closing:
                     raise StageFailedError(
@@ -231,6 +238,7 @@ class Prefetcher:
                     raise _as_trajload(failure) from failure
                 shared.changed.wait()
             job = shared.open_jobs.popleft()
+            shared.num_ready -= 1
             shared.changed.notify_all()
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])

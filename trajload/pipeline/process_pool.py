@@ -113,6 +113,7 @@ class ProcessRun:
         if self._stop is not None and self._next >= self._stop:
             return None
         with crew.changed:
+            crew.builder.stats.asked(sum(not step.pending for step in crew.steps.values()))
             while True:
                 if crew.closing or not crew.is_running or crew.generation != self._generation:
                     raise StageFailedError(
@@ -125,7 +126,7 @@ class ProcessRun:
                     raise crew.failure
                 crew.changed.wait()
             for number in sorted(step.parts):
-                _take_counts(crew.builder, step.parts[number])
+                _take_counts(crew.builder, number, step.parts[number])
             if step.errors:
                 raise step.errors[min(step.errors)]
             lease = crew.deliver(step)
@@ -145,8 +146,8 @@ class ProcessRun:
 # ---- putting a batch together ----
 
 
-def _take_counts(builder: BatchBuilder, part: dict[str, Any]) -> None:
-    builder.stats.merge(*part["stats"])
+def _take_counts(builder: BatchBuilder, worker: int, part: dict[str, Any]) -> None:
+    builder.stats.merge_taken(part["stats"], worker)
     for window_id, train_step, packed, source in part["quarantine"]:
         builder.quarantine.add(window_id, train_step, unpack_error(packed), source)
 

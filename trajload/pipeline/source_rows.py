@@ -20,6 +20,7 @@ from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots
 from trajload.collate.stream_slots import StreamSlots
 from trajload.decode import DecodeContext, plan_reads
+from trajload.decode.plan import VideoReads
 from trajload.errors import TrajloadError, at, locate
 from trajload.pipeline.config import StreamChoice, stream_layout
 from trajload.pipeline.job import Job, RowWork
@@ -74,6 +75,11 @@ class SourceRows:
         self.transforms = transforms
         self.name = dataset.name if name is None else name
         self.absent = absent
+        self.number = 0
+        """In the loader, which sets it."""
+        self.skips_reads = False
+        """Whether bytes are not read: for measurements, where nothing is decoded either."""
+        self.stream_number = {choice.key: i for i, choice in enumerate(choices)}
         self.planner = RowPlanner(dataset, window)
         self.layout = stream_layout((*choices, *absent))
         """Of decoded windows, before transforms."""
@@ -109,7 +115,7 @@ class SourceRows:
             begin_read = time.perf_counter()
             for work in works:
                 name, shard = work.choice.name, None if work.track is None else work.track.file
-                for where in work.ranges:
+                for where in work.ranges if not self.skips_reads or work.choice.spec.is_text else ():
                     num_bytes += where.size
                     work.blobs.append(self.dataset.store.read(where))
             read_s = time.perf_counter() - begin_read
@@ -118,7 +124,7 @@ class SourceRows:
             locate(err, **known, stream=name, shard=shard, steps=None if name is None else self.steps_of(start))
             raise
         plan_s = time.perf_counter() - begin - read_s
-        self.stats.merge({"plan": plan_s, "read": read_s}, {"bytes_read": num_bytes})
+        self.stats.window_read(plan_s, read_s, num_bytes)
         return RowWork(window_id, episode, start, steps_T, is_pad_T, works)
 
     def _plan_stream(
@@ -146,6 +152,8 @@ class SourceRows:
 
     def fetch(self, where: ByteRange) -> bytes:
         """Return bytes of the dataset's files, counted."""
+        if self.skips_reads:
+            return b""
         self.stats.count(bytes_read=where.size)
         return self.dataset.store.read(where)
 
@@ -154,10 +162,17 @@ class SourceRows:
     def decode(self, work: RowWork, train_step: int, context: DecodeContext, slots: StreamSlots, row: int) -> None:
         """Decode a window that was read into `row` of `slots`."""
         begin = time.perf_counter()
-        frames, stream = 0, None
+        frames, num_decoded, stream = 0, 0, None
+        laps = self.stats.costs.laps()
         try:
             for stream in work.streams:
-                frames += write_stream(slots, row, stream, self.window.pad, self.dataset.store, context)
+                delivered = write_stream(slots, row, stream, self.window.pad, self.dataset.store, context)
+                through = len(stream.ranges.packets_P4) if isinstance(stream.ranges, VideoReads) else delivered
+                frames += delivered
+                num_decoded += through
+                if laps is not None and stream.track is not None:
+                    number, rows = self.stream_number[stream.choice.key], stream.num_rows
+                    laps.note(self.number, number, work.episode, rows, through)
         except TrajloadError as err:
             if stream is not None:
                 shard = stream.track.file if stream.track else None
@@ -165,7 +180,7 @@ class SourceRows:
             key = functools.partial(self.dataset.episode_key, work.episode)
             locate(err, dataset=self.name, episode=key, window_id=work.window_id, train_step=train_step)
             raise
-        self.stats.merge({"decode": time.perf_counter() - begin}, {"frames": frames, "windows": 1})
+        self.stats.window_decoded(time.perf_counter() - begin, frames, num_decoded)
 
     # ---- what does not come from streams ----
 

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trajload.errors import ConfigError
+from trajload.pipeline.stats import StageStats
 
 if TYPE_CHECKING:
     import torch
@@ -69,12 +70,13 @@ class _Shared:
         self.closing = False
 
 
-def _copy_loop(shared: _Shared) -> None:
+def _copy_loop(shared: _Shared, stats: StageStats) -> None:
     try:
         copy = _copier(shared.device)
         while True:
             batch = shared.batches.next()
-            item = (None, None, None) if batch is None else copy(batch)
+            with stats.timed("transfer"):
+                item = (None, None, None) if batch is None else copy(batch)
             del batch
             if not _put(shared, item) or item[0] is None:
                 return
@@ -128,10 +130,10 @@ class DeviceAhead:
     writes is the consumer's: its stream waits for the copy, and the allocator knows of its use.
     """
 
-    def __init__(self, batches: _Batches, device: torch.device) -> None:
+    def __init__(self, batches: _Batches, device: torch.device, stats: StageStats) -> None:
         self._shared = _Shared(batches, device)
         self._held: deque[tuple[Any, Batch]] = deque()
-        thread = threading.Thread(target=_copy_loop, args=(self._shared,), name="trajload-device", daemon=True)
+        thread = threading.Thread(target=_copy_loop, args=(self._shared, stats), name="trajload-device-0", daemon=True)
         self._finalizer = weakref.finalize(self, _shut_down, self._shared, thread)
         thread.start()
 

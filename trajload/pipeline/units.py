@@ -90,14 +90,14 @@ class UnitPlanner(Protocol):
 class QueuedUnits:
     """Units that wait for nothing: read and run in the order of the batches. Subclasses say what they are."""
 
-    def __init__(self, builder: BatchBuilder, num_decoders: int = 1) -> None:
+    def __init__(self, builder: BatchBuilder, num_decoders: int = 1, num_readers: int = 1) -> None:
         self._builder = builder
         self._refs = RefsAhead(builder)
         self._changed = threading.Condition()
         self._to_read: deque[Unit] = deque()
         self._to_run: deque[Unit] = deque()
         # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
-        self._max_read = max(2 * num_decoders, 4)
+        self._max_read = max(2 * num_decoders, num_readers, 4)
         self._is_stopped = False
         self._fresh: deque[Sequence[Unit]] = deque()
 

@@ -214,7 +214,9 @@ class _Worker:
             kind, *rest = message
             if kind == "begin":
                 self._end()
-                generation, train_step, quarantine = rest
+                generation, train_step, quarantine, is_tracing = rest
+                if is_tracing != self.engine.stats.is_tracing:
+                    (self.engine.stats.start_trace if is_tracing else self.engine.stats.stop_trace)()
                 self.news.load(quarantine)
                 self._run = _Run(self, generation, train_step)
             elif kind == "memory":

@@ -37,6 +37,11 @@ class StreamWork:
     quick: QuickVideo | None = None
     """The track once more, of video that can go the short way."""
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the track that the window takes; repeated ones count."""
+        return 0 if self.planned is None else len(self.planned.rows)
+
 
 def write_stream(
     slots: StreamSlots, b: int, work: StreamWork, pad: Pad, store: ByteStore, context: DecodeContext
@@ -56,7 +61,11 @@ def write_stream(
 
     def decode(out: NDArray) -> NDArray:
         quick = work.quick
-        if quick is not None and quick.decode(rows, work.ranges, work.blobs, out, spec, context):
+        if (
+            quick is not None
+            and not context.is_blank
+            and quick.decode(rows, work.ranges, work.blobs, out, spec, context)
+        ):
             return out
         decode_rows(
             track, rows, work.blobs, out, spec=spec, request=request, store=store, context=context, plan=work.ranges

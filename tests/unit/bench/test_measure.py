@@ -1,4 +1,4 @@
-"""The measurement counts what the loader delivers, and blames the right stage."""
+"""The measurement counts what the loader delivers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trajload.bench import measure
-from trajload.bench.measure import name_bottleneck
+from trajload.bench.observe import Live
 from trajload.errors import ConfigError
 from trajload.loader import Loader
 from trajload.spec import Window
@@ -19,36 +19,15 @@ def make_loader(dataset: Path, **more: object) -> Loader:
     return Loader(dataset, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("busy", "wait_share", "stage", "advice"),
-    [
-        ({"plan": 0.1, "read": 0.2, "decode": 0.9, "collate": 0.0}, 0.8, "decode", "give it more cores"),
-        ({"plan": 0.1, "read": 0.9, "decode": 0.5, "collate": 0.0}, 0.8, "read", "Storage or network is slow"),
-        ({"plan": 0.9, "read": 0.2, "decode": 0.5, "collate": 0.0}, 0.8, "plan", "longer windows"),
-        ({"plan": 0.1, "read": 0.2, "decode": 0.5, "collate": 0.7}, 0.8, "collate", "fewer streams"),
-        ({"plan": 0.1, "read": 0.2, "decode": 0.9, "collate": 0.0}, 0.01, "consumer", "would change nothing"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_bottleneck_is_the_busiest_stage_unless_the_consumer_is_fed(
-    busy: dict[str, float], wait_share: float, stage: str, advice: str
-) -> None:
-    """Stage and advice belong together."""
-    named, said = name_bottleneck(busy, wait_share, num_workers=2)
-    assert named == stage and advice in said
-
-
 def test_measure_reports_what_was_delivered(demo_dataset: Path) -> None:
     """Batches, windows and time agree; the loader can go on afterwards, and nothing is left running."""
-    ticks: list[tuple[int, int]] = []
+    told: list[Live] = []
     with make_loader(demo_dataset, num_workers=1) as loader:
-        report = measure(
-            loader, seconds=0.6, warmup_batches=2, progress=lambda done, total: ticks.append((done, total))
-        )
+        report = measure(loader, seconds=0.6, warmup_batches=2, progress=told.append)
         assert loader.train_step == 2 + report.batches
         assert report.windows_per_s_min <= 4 * report.batches / report.seconds <= report.windows_per_s_max
         assert report.frames_per_s == 0  # an action is no picture
-        assert ticks[-1] == (6, 6)
+        assert told[-1].done_s == told[-1].total_s == 0.6 and 0 < told[-1].wait_share <= 1
         assert next(iter(loader)).train_step == 2 + report.batches
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import trajload as tl
 from trajload.errors import ConfigError
+from trajload.pipeline.stats_costs import CostLog
 
 COMMON: dict[str, Any] = {"window": tl.Window(num_steps=8), "global_batch_size": 8, "seed": 2}
 CAMERAS = ["cam_small", "cam_large"]
@@ -36,7 +38,7 @@ def iterate(loader: tl.Loader, num_batches: int) -> None:
 def test_a_run_gives_a_table_that_its_loader_takes(mixed: Path, how: dict[str, Any]) -> None:
     """Costs of the streams that were decoded, in every episode that has them; larger pictures are dearer."""
     with tl.Loader(mixed, **COMMON, streams=CAMERAS, **how) as loader:
-        iterate(loader, 40)
+        iterate(loader, 60)
         table = loader.costs()
         assert isinstance(table, tl.CostTable)
         assert set(table.row_ns) == set(CAMERAS) and table.dataset_digest == loader.dataset.digest
@@ -49,11 +51,24 @@ def test_a_run_gives_a_table_that_its_loader_takes(mixed: Path, how: dict[str, A
     tl.Loader(mixed, **COMMON, streams=CAMERAS, load_weights=table).close()
 
 
+def test_first_note_of_a_thread_counts_for_nothing() -> None:
+    """It opens a decoder: half a second against a millisecond would make its episode the dearest of all."""
+    log = CostLog()
+    for cpu_ns in (500_000_000, 1_000_000, 1_000_000):
+        log.add(0, 1, 3, 16, 20, cpu_ns, cpu_ns)
+    other = threading.Thread(target=lambda: log.add(0, 1, 3, 16, 20, 500_000_000, 500_000_000))
+    other.start()
+    other.join()
+    sums = log.sums()[1]
+    assert (int(sums.rows[3]), int(sums.frames[3]), int(sums.cpu_ns[3])) == (32, 40, 2_000_000)
+
+
 def test_nothing_decoded_gives_no_table(mixed: Path) -> None:
     """The message says what to do."""
-    with tl.Loader(mixed, **COMMON, streams=CAMERAS, num_workers=0) as loader:
-        with pytest.raises(ConfigError, match="no window of 'mixed' was measured yet: iterate the loader first"):
-            loader.costs()
+    loader = tl.Loader(mixed, **COMMON, streams=CAMERAS, num_workers=0)
+    with pytest.raises(ConfigError, match="no window of 'mixed' was measured yet: iterate the loader first"):
+        loader.costs()
+    loader.close()
 
 
 def test_a_mixture_gives_a_table_for_each_source(mixed: Path) -> None:

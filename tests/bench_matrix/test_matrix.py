@@ -1,0 +1,209 @@
+"""Set-ups with one stage slowed on purpose: the verdict names it, and what it advises makes the loader faster.
+
+No time is asserted. Slow parts are slow by large factors, and speeds are compared with each other only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trajload as tl
+from trajload.bench.headspace import fresh_loader
+from trajload.bench.knobs import Knob, facts_of
+from trajload.bench.observe import Observation, observe
+from trajload.bench.verdict import Verdict, judge
+
+SECONDS = 1.2
+ALONE = {"rank": 0, "world_size": 1}
+BASE: dict[str, Any] = {
+    "window": tl.Window(num_steps=4),
+    "streams": ["cam_front"],
+    "global_batch_size": 8,
+    "num_workers": 2,
+    "seed": 3,
+    **ALONE,
+}
+Slow = Callable[[Any, pytest.MonkeyPatch, tl.Dataset, Path], "list[Any]"]
+"""(slow_parts, monkeypatch, dataset, tmp_path) -> transforms; slows something."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One set-up."""
+
+    limit: str
+    slow: Slow
+    more: dict[str, Any] = field(default_factory=dict)
+    step_s: float = 0.0
+    data: str = "demo"
+    by_hand: dict[str, Any] | None = None
+    """What someone does who takes an advice that is no argument to be turned up; `step_s` for a faster training step."""
+    least_gain: float = 1.3
+
+
+def slow_store(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    dataset.store = parts.SlowStore(dataset.store, 0.02)
+    return []
+
+
+def narrow_store(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    dataset.store = parts.NarrowStore(dataset.store, 400e3)
+    return []
+
+
+def slow_codec(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    from trajload.decode import video
+    from trajload.decode.quick_video import QuickVideo
+
+    patch.setattr(QuickVideo, "decode", parts.sleepy(QuickVideo.decode, 0.03))
+    patch.setattr(video, "decode_video", parts.sleepy(video.decode_video, 0.03))
+    return []
+
+
+def slow_block_codec(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    from trajload.decode import video
+
+    patch.setattr(video, "decode_video", parts.sleepy(video.decode_video, 0.4))
+    return []
+
+
+def slow_planner(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    from trajload.pipeline.rowplan import RowPlanner
+
+    patch.setattr(RowPlanner, "plan", parts.sleepy(RowPlanner.plan, 0.02))
+    return []
+
+
+def slow_collate(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    from trajload.collate.slots import BatchSlots
+
+    patch.setattr(BatchSlots, "finish", parts.sleepy(BatchSlots.finish, 0.1))
+    return []
+
+
+def slow_transfer(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    from trajload.collate.batch import Batch
+
+    to = Batch.to
+
+    def slow(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        parts.time.sleep(batch["cam_front"].numel() / 4e6)
+        return to(batch, *args, **kwargs)
+
+    patch.setattr(Batch, "to", slow)
+    return []
+
+
+def nothing(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    return []
+
+
+def transform(name: str, *args: Any) -> Slow:
+    def slow(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+        return [getattr(parts, name)(*args)]
+
+    return slow
+
+
+def one_slow_thread(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
+    return [parts.OneSlowThread(0.1, str(tmp / "first"))]
+
+
+SETUPS = {
+    "slow store": Setup("storage", slow_store),
+    "thin line to the store": Setup("storage", narrow_store),
+    "slow store, interleaved": Setup(
+        "storage", slow_store, {"order": tl.Interleaved(block_windows=2), "global_batch_size": 8}
+    ),
+    "slow codec": Setup("decode", slow_codec),
+    "slow codec, interleaved": Setup("decode", slow_block_codec, {"order": "interleaved", "num_workers": 1}),
+    "slow codec and a consumer": Setup("decode", slow_codec, step_s=0.02),
+    "slow codec, no threads": Setup("decode", slow_codec, {"num_workers": 0}),
+    "long GOPs": Setup("decode", nothing, {"window": tl.Window(num_steps=8), "streams": ["cam"]}, data="long"),
+    "slow transform": Setup("transform", transform("Sleep", 0.03)),
+    "slow transform in processes": Setup("transform", transform("Sleep", 0.04), {"workers": "processes:2"}),
+    "transform that holds the interpreter": Setup("gil", transform("HoldInterpreter", 0.02), {"num_workers": 4}),
+    "transform that holds the interpreter, one thread": Setup(
+        "gil", transform("HoldInterpreter", 0.02), {"num_workers": 1}
+    ),
+    "transform in plain Python": Setup("gil", transform("PlainPython", 400_000), least_gain=1.1),
+    "slow consumer": Setup("consumer", nothing, step_s=0.2, by_hand={"step_s": 0.1}),
+    "small queue": Setup("queue", transform("Sleep", 0.04), {"global_batch_size": 1, "num_workers": 4, "prefetch": 1}),
+    "small queue, slow store": Setup(
+        "queue", slow_store, {"global_batch_size": 1, "num_readers": 4, "num_workers": 4, "prefetch": 1}, step_s=0.005
+    ),
+    "one slow worker": Setup("worker", one_slow_thread, {"workers": "processes:2"}),
+    "slow collate": Setup("collate", slow_collate, step_s=0.1),
+    "slow transfer": Setup(
+        "transfer",
+        slow_transfer,
+        {"device": "cpu"},
+        by_hand={"streams": {"cam_front": tl.Image(size=(32, 32))}},
+    ),
+    "slow planner": Setup("plan", slow_planner),
+}
+
+
+@pytest.fixture
+def long_or_demo(demo_dataset: Path, long_gops: Path) -> dict[str, Path]:
+    return {"demo": demo_dataset, "long": long_gops}
+
+
+@pytest.fixture(params=SETUPS.values(), ids=SETUPS.keys())
+def setup(request: pytest.FixtureRequest) -> Iterator[Setup]:
+    yield request.param
+
+
+def look(loader: tl.Loader, setup: Setup) -> tuple[Observation, Verdict]:
+    seen = observe(loader, seconds=SECONDS, warmup_batches=2, step_s=setup.step_s)
+    return seen, judge(seen, facts_of(loader, seen.stats))
+
+
+def speed(loader: tl.Loader, change: dict[str, Any], step_s: float) -> float:
+    step_s = change.pop("step_s", step_s)
+    with fresh_loader(loader, change) as changed:
+        return statistics.median(observe(changed, seconds=SECONDS, warmup_batches=2, step_s=step_s).rates)
+
+
+@pytest.mark.slow
+@pytest.mark.multiproc
+def test_verdict_names_what_is_slow_and_its_advice_helps(
+    setup: Setup,
+    slow_parts: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    long_or_demo: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    """The stage slowed is the one named; of the knobs named, the first or the second makes the loader faster."""
+    dataset = tl.open(long_or_demo[setup.data])
+    transforms = setup.slow(slow_parts, monkeypatch, dataset, tmp_path)
+    with tl.Loader(dataset, **{**BASE, **setup.more}, transforms=transforms) as loader:
+        seen, verdict = look(loader, setup)
+        assert verdict.limit == setup.limit, f"{verdict.sentence}\n{describe(seen)}"
+        if setup.by_hand is not None:
+            knobs = [Knob("by hand", setup.by_hand, 1.0)]
+        else:
+            knobs = [knob for knob in verdict.knobs if knob.change][:2]
+        assert knobs, verdict.sentence
+        before, gains = statistics.median(seen.rates), {}
+        for knob in knobs:
+            (tmp_path / "first").unlink(missing_ok=True)
+            gains[knob.text] = speed(loader, dict(knob.change), setup.step_s) / before
+            if gains[knob.text] >= setup.least_gain:
+                break
+        else:
+            pytest.fail(f"{verdict.sentence} Tried: {gains}.\n{describe(seen)}")
+
+
+def describe(seen: Observation) -> str:
+    lines = [f"waits {seen.wait_share:.2f}, gil {seen.gil}, queue {seen.stats['queue']}, {len(seen.waits_s)} batches"]
+    for thread in seen.threads:
+        told = {stage: round(spent / seen.elapsed_s, 3) for stage, spent in thread.seconds.items()}
+        lines.append(f"{thread.worker} {thread.name}: {told} {thread.cpu}")
+    return "\n".join(lines)

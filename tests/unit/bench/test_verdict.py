@@ -1,0 +1,180 @@
+"""A verdict follows from what was observed alone: hand-made observations give the words they should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trajload.bench.headspace import _test
+from trajload.bench.knobs import Facts
+from trajload.bench.loads import loads_of, slow_worker
+from trajload.bench.machine import CpuTime, GilUse
+from trajload.bench.observe import Observation, ThreadUse
+from trajload.bench.verdict import LIMITS, Verdict, judge
+
+
+def thread(role: str, *, worker: int | None = None, blocked: float = 0.0, **seconds: float) -> ThreadUse:
+    """A thread of a run of one second: busy seconds by stage, `blocked` of them off the CPU."""
+    busy = sum(spent for stage, spent in seconds.items() if stage != "wait")
+    return ThreadUse(worker, f"{role}-0", role, seconds, CpuTime(busy * (1 - blocked), 0.0))
+
+
+def seen(*threads: ThreadUse, wait: float = 0.9, gil: float | None = 0.0, num_cpus: float = 8.0) -> Observation:
+    return Observation(
+        elapsed_s=1.0,
+        first_batch_s=0.1,
+        step_s=0.0,
+        asked_s=[0.0],
+        waits_s=[wait],
+        rates=[100.0] * 3,
+        num_windows=100,
+        episodes_per_batch=[4],
+        stats={},
+        threads=list(threads),
+        gil=None if gil is None else GilUse(gil, 0.001, 100),
+        num_cpus=num_cpus,
+        rss_mb=0.0,
+        peak_rss_mb=0.0,
+    )
+
+
+def verdict(*threads: ThreadUse, facts: dict[str, Any] | None = None, **more: Any) -> Verdict:
+    return judge(seen(*threads, **more), Facts(**{"num_workers": 2, "num_cpus": 8.0, **(facts or {})}))
+
+
+IDLE_READER = thread("read", read=0.1, plan=0.1)
+
+
+@pytest.mark.parametrize(
+    ("threads", "more", "limit", "change"),
+    [
+        ([thread("read", read=0.9, plan=0.1), thread("decode", decode=0.4)], {}, "storage", {"num_readers": 4}),
+        ([thread("read", read=0.1, plan=0.9), thread("decode", decode=0.4)], {}, "plan", {"num_readers": 4}),
+        ([IDLE_READER, thread("decode", decode=0.9, augment=0.1)], {}, "decode", {"num_workers": 8}),
+        ([IDLE_READER, thread("decode", decode=0.1, augment=0.9)], {}, "transform", {"num_workers": 8}),
+        ([IDLE_READER, thread("decode", decode=0.3)], {}, "queue", {"prefetch": 8}),
+        ([IDLE_READER, thread("decode", decode=0.9)], {"wait": 0.01}, "consumer", {}),
+        (
+            [IDLE_READER, thread("decode", decode=0.3), thread("consumer", collate=0.4, wait=0.5)],
+            {"wait": 0.5},
+            "collate",
+            {"device": "cpu"},
+        ),
+        ([IDLE_READER, thread("decode", decode=0.3), thread("device", transfer=0.9, collate=0.05)], {}, "transfer", {}),
+        (
+            [IDLE_READER, thread("decode", augment=1.0, blocked=0.5), thread("decode", augment=1.0, blocked=0.5)],
+            {"gil": 0.7},
+            "gil",
+            {"workers": "processes:8", "num_workers": 8},
+        ),
+        (
+            [thread("decode", worker=0, decode=0.95), thread("decode", worker=1, decode=0.3)],
+            {"facts": {"workers": "processes:2"}},
+            "worker",
+            {"workers": "threads"},
+        ),
+        (
+            [thread("consumer", decode=0.8, read=0.1, wait=1.0)],
+            {"facts": {"num_workers": 0}},
+            "decode",
+            {"num_workers": 8, "prefetch": "auto"},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_verdict_blames_the_thread_that_is_never_idle(
+    threads: list[ThreadUse], more: dict[str, Any], limit: str, change: dict[str, Any]
+) -> None:
+    """Limit and knob belong together, whatever other threads do."""
+    got = verdict(*threads, **more)
+    assert (got.limit, got.change) == (limit, change), got.sentence
+    assert got.limit in LIMITS and got.sentence.endswith(".")
+
+
+def test_interpreter_that_others_hold_now_and_then_is_not_blamed() -> None:
+    """Threads that compute side by side hold it for short times only."""
+    busy = [thread("decode", decode=1.0, blocked=0.0), thread("decode", decode=1.0, blocked=0.1)]
+    assert verdict(IDLE_READER, *busy, gil=0.6).limit == "decode"
+    assert verdict(IDLE_READER, *busy, gil=None).limit == "decode"
+    assert verdict(IDLE_READER, *busy, gil=0.9).limit == "gil", "held nearly always: nobody else can run"
+
+
+def test_more_workers_are_not_advised_where_the_cpus_are_taken() -> None:
+    """On two CPUs that are both busy, frames must be decoded less often instead."""
+    busy = [thread("decode", decode=1.0), thread("decode", decode=1.0)]
+    facts = {"num_cpus": 2.0, "has_pictures": True, "decoded_per_delivered": 1.25}
+    got = verdict(IDLE_READER, *busy, facts=facts, num_cpus=2.0)
+    assert got.change == {"order": "interleaved"}
+    assert 'order="interleaved"' in got.sentence and got.gain > 2
+    got = verdict(IDLE_READER, *busy, facts={**facts, "order": "interleaved/2", "decoded_per_delivered": 3.0})
+    assert got.change == {} or "order" not in got.change
+
+
+def test_long_gops_are_told_of_where_no_argument_helps() -> None:
+    """Many frames decoded for each one delivered: the data are to be encoded anew."""
+    busy = [thread("decode", decode=1.0), thread("decode", decode=1.0)]
+    facts = {"num_cpus": 2.0, "has_pictures": True, "decoded_per_delivered": 8.0, "order": "continuous/1"}
+    got = verdict(IDLE_READER, *busy, facts=facts)
+    assert got.change == {} and "8.0 frames are decoded for each one delivered" in got.sentence
+
+
+def test_gain_is_bound_by_what_comes_next() -> None:
+    """Four times the readers do not help four times where decoding is nearly as busy."""
+    got = verdict(thread("read", read=1.0), thread("decode", decode=0.8))
+    assert got.limit == "storage" and got.gain == pytest.approx(1 / 0.8)
+    assert got.next_limit == "decode threads" and got.headroom == pytest.approx(1 / 0.8)
+    alone = verdict(thread("read", read=1.0), thread("decode", decode=0.1), wait=1.0)
+    assert alone.gain == pytest.approx(4.0)
+    half_fed = verdict(thread("read", read=1.0), thread("decode", decode=0.1), wait=0.5)
+    assert half_fed.gain == pytest.approx(2.0), "the consumer itself is busy half of the time"
+
+
+def test_help_that_other_threads_give_with_the_limit_is_not_what_comes_next() -> None:
+    """Decoders that read blocks themselves would be free of that, too."""
+    got = verdict(thread("read", read=1.0), thread("decode", read=0.9, decode=0.1), wait=1.0)
+    assert got.limit == "storage" and got.gain == pytest.approx(4.0)
+
+
+def test_headroom_of_a_fed_consumer_is_what_the_loader_could_do_more() -> None:
+    """A loader whose busiest thread works a fifth of the time could feed a consumer five times as fast."""
+    got = verdict(thread("read", read=0.05), thread("decode", decode=0.2), wait=0.0)
+    assert got.limit == "consumer" and got.headroom == pytest.approx(5.0) and "5.0 times" in got.sentence
+
+
+def test_processes_that_work_alike_have_no_slow_one() -> None:
+    """A process is slow only beside others."""
+    alike = seen(thread("decode", worker=0, decode=0.9), thread("decode", worker=1, decode=0.8))
+    assert slow_worker(alike) is None
+    assert slow_worker(seen(thread("decode", worker=0, decode=0.9))) is None
+    slow = seen(thread("decode", worker=0, decode=0.9), thread("decode", worker=1, decode=0.3))
+    assert slow_worker(slow) == (0, pytest.approx(3.0))
+
+
+def test_loads_are_of_the_busiest_process_and_tell_what_blocks() -> None:
+    """Of a role in several processes the busiest counts; what is neither running nor queued is blocked."""
+    one, two = thread("decode", worker=0, decode=0.4), thread("decode", worker=1, decode=0.8, blocked=0.75)
+    (load,) = loads_of(seen(one, two))
+    assert (load.worker, load.use, load.num_threads) == (1, pytest.approx(0.8), 1)
+    assert load.blocked_share == pytest.approx(0.75)
+    untold = ThreadUse(None, "decode-0", "decode", {"decode": 0.5}, None)
+    assert loads_of(seen(untold))[0].blocked_share is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "runs", "supports"),
+    [
+        ([IDLE_READER, thread("decode", decode=1.0)], (100, 500, 600, None), True),
+        ([IDLE_READER, thread("decode", decode=1.0)], (100, 105, 600, None), False),
+        ([thread("read", read=1.0)], (100, 110, 900, None), True),
+        ([thread("read", read=1.0)], (100, 110, 115, None), False),
+        ([IDLE_READER, thread("decode", augment=1.0)], (100, 110, 115, 900), True),
+        ([IDLE_READER, thread("decode", decode=0.1)], (100, 500, 600, None), None),
+    ],
+)
+def test_headspace_run_confirms_or_contradicts(
+    threads: list[ThreadUse], runs: tuple[float, float, float, float | None], supports: bool | None
+) -> None:
+    """Leaving out what limits must help; leaving out something else must not."""
+    fits, words = _test(verdict(*threads), *runs)
+    assert fits is supports and ("does not fit" in words) == (supports is False)

@@ -1,0 +1,161 @@
+"""Which setting is the fastest on this machine: one knob after the other, each with the best of those before."""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from typing import Any
+
+from trajload.bench.headspace import fresh_loader
+from trajload.bench.machine import num_cpus
+from trajload.bench.observe import observe
+from trajload.errors import ConfigError, TrajloadError
+from trajload.loader import Loader
+
+__all__ = ["AXES", "Sweep", "Trial", "as_code", "candidates", "shown_arguments", "sweep"]
+
+AXES = ("workers", "prefetch", "order", "backend", "readers")
+_WORTH = 1.03
+"""A setting must be so many times as fast as the simpler one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One setting, measured."""
+
+    axis: str
+    change: dict[str, Any]
+    windows_per_s: float | None
+    """None where it cannot be used here."""
+    wait_share: float | None = None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All settings that were tried, in order, and what is best."""
+
+    trials: list[Trial]
+    best: dict[str, Any]
+    """Arguments of `Loader` that differ from the loader given."""
+    windows_per_s: float
+    before: float
+    """Of the loader as given."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "gain": self.windows_per_s / self.before if self.before else None}
+
+
+def candidates(axis: str, loader: Loader) -> list[dict[str, Any]]:
+    """Return the settings of an axis that are tried, the simplest first."""
+    cpus = max(1, int(num_cpus()))
+    if axis == "workers":
+        counts = sorted({0, 1, *(2**i for i in range(1, 7) if 2**i <= 2 * cpus), cpus})
+        out: list[dict[str, Any]] = [{"num_workers": count, "workers": "threads"} for count in counts]
+        if cpus > 1 and loader.rank_batch_size > 1:
+            processes = min(cpus, loader.rank_batch_size)
+            out.append({"num_workers": processes, "workers": f"processes:{processes}"})
+        return out
+    if axis == "prefetch":
+        return [{"prefetch": depth} for depth in ("auto", 1, 2, 4, 8, 16)]
+    if axis == "order":
+        return [{"order": order} for order in ("shuffled", "interleaved")]
+    if axis == "backend":
+        return [{"decode": decode} for decode in ("cpu", "auto", "cuda")]
+    if axis == "readers":
+        return [{"num_readers": count} for count in (1, 4, 16)]
+    raise ConfigError(f"--sweep {axis!r} is unknown: expected some of {', '.join(AXES)}, joined by commas.")
+
+
+def sweep(
+    loader: Loader,
+    axes: Iterable[str],
+    *,
+    seconds: float = 2.0,
+    step_s: float = 0.0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Sweep:
+    """Try the settings of each axis, and keep the best of one for the next.
+
+    Args:
+        loader: The setting to begin with; it is left alone. `order` changes the windows that batches hold, all others do not.
+        axes: Some of `AXES`, in the order in which they are tried.
+        seconds: For each setting.
+        step_s: Time that the consumer spends on each batch.
+        progress: Told (settings done, settings in all, what is tried next).
+    """
+    axes = list(axes)
+    plans = {axis: candidates(axis, loader) for axis in axes}
+    total = sum(len(plan) for plan in plans.values()) + 1
+    best: dict[str, Any] = {}
+    trials: list[Trial] = []
+    before = best_rate = _rate(loader, {}, seconds, step_s)[0]
+    for axis in axes:
+        best_of_axis = best
+        for change in plans[axis]:
+            if progress is not None:
+                progress(len(trials) + 1, total, _code_of(change))
+            setting = {**best, **change}
+            try:
+                rate, wait_share = _rate(loader, setting, seconds, step_s)
+            except TrajloadError as err:
+                trials.append(Trial(axis, change, None, None, err.message))
+                continue
+            trials.append(Trial(axis, change, rate, wait_share))
+            if rate > best_rate * _WORTH:
+                best_rate, best_of_axis = rate, setting
+        best = best_of_axis
+    if progress is not None:
+        progress(total, total, "")
+    return Sweep(trials, best, best_rate, before)
+
+
+def _rate(loader: Loader, change: dict[str, Any], seconds: float, step_s: float) -> tuple[float, float]:
+    with fresh_loader(loader, change) as changed:
+        seen = observe(changed, seconds=seconds, step_s=step_s)
+    return statistics.median(seen.rates), seen.wait_share
+
+
+def _code_of(change: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in change.items())
+
+
+def as_code(path: str, arguments: dict[str, Any], best: dict[str, Any]) -> str:
+    """Return Python that builds the loader with the best setting.
+
+    Args:
+        path: Of the dataset.
+        arguments: What the loader was built from, beside the dataset.
+        best: What to change.
+    """
+    shown = {**arguments, **best}
+    lines = [f"    {name}={_literal(value)}," for name, value in shown.items()]
+    return "\n".join(["import trajload as tl", "", "loader = tl.Loader(", f"    {path!r},", *lines, ")"])
+
+
+def shown_arguments(loader: Loader) -> dict[str, Any]:
+    """Return the arguments of a loader that are not as `Loader` has them by default, beside the dataset and the rank."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(Loader).parameters.items()}
+    hidden = ("dataset", "rank", "world_size")
+    return {
+        name: value
+        for name, value in loader.arguments.items()
+        if name not in hidden and value != defaults[name] and not (name == "transforms" and not value)
+    }
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if is_dataclass(value) and not isinstance(value, type):
+        set_fields = [(f.name, getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != _default(f)]
+        return f"tl.{type(value).__name__}({', '.join(f'{name}={_literal(item)}' for name, item in set_fields)})"
+    return repr(value)
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
