@@ -34,8 +34,8 @@ class Part:
     num_episodes: int
 
 
-SIZES = {"cam_small": (64, 64), "cam_large": (360, 480)}
-PARTS = (Part("cam_small", 8, 30), Part("cam_large", 8, 12), Part("cam_small", 64, 30), Part("cam_large", 48, 6))
+SIZES = {"cam_small": (64, 64), "cam_large": (480, 640)}
+PARTS = (Part("cam_small", 8, 30), Part("cam_small", 64, 30), Part("cam_large", 8, 12), Part("cam_large", 48, 6))
 """Most windows are cheap, and a fifth costs some thirty times as much."""
 
 

@@ -35,6 +35,7 @@ from trajload.costs.profile import profile
 from trajload.costs.sample import SampledWindow, StreamDecoder
 from trajload.decode import DecodeContext
 from trajload.pipeline.rows import read_rows
+from trajload.sampling.assign import balanced_bounds
 
 NUM_SHARDS = 4
 NUM_WORKERS = 2
@@ -137,7 +138,7 @@ def ranks(folder: str, costs: str, repeats: int, num_train_steps: int) -> dict[s
     whole = tl.Loader(folder, **arguments, rank=0, world_size=1)
     dataset = tl.open(folder)
     decoder = StreamDecoder(dataset, dict.fromkeys(CAMERAS, tl.Image()))
-    ratios: dict[str, list[float]] = {name: [] for name in splits}
+    ratios: dict[str, list[float]] = {name: [] for name in (*splits, "best possible")}
     for step in range(num_train_steps):
         refs = whole.batch_at(step).refs
         cost_B = np.full(len(refs), np.inf)
@@ -152,6 +153,9 @@ def ranks(folder: str, costs: str, repeats: int, num_train_steps: int) -> dict[s
         for name, loaders in splits.items():
             loads = [cost_B[rows].sum() for rows in rows_of_ranks(loaders, step)]
             ratios[name].append(max_over_mean(loads))
+        # Cut by the very costs that are measured here: what contiguous rows of whole windows allow.
+        bounds = balanced_bounds(cost_B.astype(np.int64), NUM_RANKS)
+        ratios["best possible"].append(max_over_mean([cost_B[a:b].sum() for a, b in itertools.pairwise(bounds)]))
     decoder.close()
     for loader in itertools.chain([whole], *splits.values()):
         loader.close()
