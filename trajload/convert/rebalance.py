@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from trajload.convert.rewrite import RewritePlan, Rewriting, check_target, rewritten_from
-from trajload.costs.balance import Spread, assign_episodes, shard_sums
+from trajload.costs.balance import Spread, assign_episodes, check_num_shards, shard_sums
 from trajload.costs.epoch import check_table, epoch_ns
 from trajload.costs.profile import DEFAULT_NUM_STEPS, profile
 from trajload.costs.table import CostTable
@@ -112,6 +112,7 @@ def rebalance(
     target = Path(out)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     source = check_target(opened, target)
+    check_num_shards(num_shards, source.num_episodes)  # before costs are measured
     window = Window(num_steps=DEFAULT_NUM_STEPS) if window is None else window
     settings = {"num_shards": num_shards, "by": by, "window": window.to_json()}
     report = RebalanceReport(

@@ -13,7 +13,7 @@ import numpy as np
 from trajload.errors import ConfigError
 from trajload.types import Int64Array, NDArray
 
-__all__ = ["Spread", "assign_episodes", "shard_sums"]
+__all__ = ["Spread", "assign_episodes", "check_num_shards", "shard_sums"]
 
 _MAX_SWAPS = 2_000
 
@@ -52,6 +52,15 @@ def shard_sums(cost_E: NDArray, shards: list[Int64Array]) -> NDArray:
     return np.array([cost_E[episodes].sum() for episodes in shards])
 
 
+def check_num_shards(num_shards: int, num_episodes: int) -> None:
+    """Raise ConfigError unless so many episodes can be dealt to so many shards, none empty."""
+    if isinstance(num_shards, bool) or not isinstance(num_shards, int) or not 1 <= num_shards <= num_episodes:
+        raise ConfigError(
+            f"num_shards={num_shards!r} is invalid: expected 1 to {num_episodes}, the number of episodes, since a shard holds "
+            "whole episodes."
+        )
+
+
 def assign_episodes(cost_E: NDArray, num_shards: int) -> list[Int64Array]:
     """Return the episodes of each shard, rising, none empty, so that the dearest shard costs as little as can be found.
 
@@ -62,11 +71,7 @@ def assign_episodes(cost_E: NDArray, num_shards: int) -> list[Int64Array]:
         ConfigError: Fewer episodes than shards, or less than one shard.
     """
     cost_E = np.asarray(cost_E, dtype=np.float64)
-    if isinstance(num_shards, bool) or not isinstance(num_shards, int) or not 1 <= num_shards <= len(cost_E):
-        raise ConfigError(
-            f"num_shards={num_shards!r} is invalid: expected 1 to {len(cost_E)}, the number of episodes, since a shard holds "
-            "whole episodes."
-        )
+    check_num_shards(num_shards, len(cost_E))
     if not np.isfinite(cost_E).all() or (len(cost_E) and cost_E.min() < 0):
         raise ConfigError("costs of episodes are unusable: expected finite numbers >= 0.")
     order = np.lexsort((np.arange(len(cost_E)), -cost_E)).tolist()
