@@ -199,8 +199,13 @@ class _Meter:
     def close(self) -> None:
         self._context.close()
 
-    def window_ms(self, tracks: Sequence[tuple[VideoTrack, ByteStore]]) -> tuple[float, float]:
-        """Return milliseconds of CPU time that an average window costs, and frames decoded for each frame delivered."""
+    def window_ms(self, tracks: Sequence[tuple[VideoTrack, ByteStore]], gop: int | None = None) -> tuple[float, float]:
+        """Return milliseconds of CPU time that an average window costs, and frames decoded for each frame delivered.
+
+        Args:
+            tracks: Videos and where their bytes are.
+            gop: Of stretches cut out of longer videos: windows are counted in whole groups, as they come in those.
+        """
         points: list[tuple[int, int, float]] = []
         leads, count, rows = 0, 0, 0
         shape, dtype = row_shape(self.spec, self.request)
@@ -223,8 +228,9 @@ class _Meter:
                     else:
                         k = len(points) - len(rows_WT) + i
                         points[k] = (*points[k][:2], min(points[k][2], ns))
-            leads, count = leads + int(lead_W.sum()), count + len(lead_W)
-            rows += len(np.unique(rows_WT[0])) * len(lead_W)
+            whole = len(lead_W) if gop is None or len(lead_W) < gop else len(lead_W) // gop * gop
+            leads, count = leads + int(lead_W[:whole].sum()), count + whole
+            rows += len(np.unique(rows_WT[0])) * whole
         cost = fit_kind(*(np.array(column) for column in zip(*points, strict=True)))
         return cost.ns(rows / count, leads / count) / 1e6, (rows + leads) / rows
 
@@ -286,7 +292,7 @@ class _Tuning:
             num_bytes += int(index.size_P.sum())
             error = self._difference(tracks[-1], stretch.frames_THWC)
             squares, values = squares + error, values + stretch.frames_THWC.size
-        ms, decoded = self.meter.window_ms(tracks)
+        ms, decoded = self.meter.window_ms(tracks, encode.gop)
         mean_square = squares / values
         return Candidate(
             codec=encode.codec,
