@@ -24,18 +24,27 @@ from reporting import merge_runs
 from workloads.spec import WORKLOADS
 
 OURS = "trajload,trajload-interleaved"
+POOL_BYTES = 100_000_000
+"""Small enough that every loader of these workloads fills four times as much."""
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def child(args: argparse.Namespace, action: str, rival: str, workers: int, cores: set[int] | None) -> dict[str, Any]:
+def child(
+    args: argparse.Namespace, action: str, rival: str, workers: int, cores: set[int] | None, **more: Any
+) -> dict[str, Any]:
     return run_child(
         "measure_one.py", action, "--rival", rival, "--workload", args.workload, "--data", str(args.data),
-        "--seconds", str(args.seconds), "--workers", str(workers), "--loader", json.dumps(dict(args.loader)),
+        "--seconds", str(args.seconds), "--workers", str(workers), "--loader", json.dumps(dict(args.loader) | more),
         "--period", str(args.period), timeout=PREPARE_S if action == "prepare" else START_S + 3 * args.seconds, cores=cores,
     )  # fmt: skip
 
 
-def in_turns(args: argparse.Namespace, action: str, cases: Mapping[str, tuple[str, int, set[int] | None]]) -> Runs:
+def in_turns(
+    args: argparse.Namespace,
+    action: str,
+    cases: Mapping[str, tuple[str, int, set[int] | None]],
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Runs:
     """Return case → its runs: repeat 1 of every case, then repeat 2, and so on. A case that fails keeps its error."""
     for rival in dict.fromkeys(rival for rival, _, _ in cases.values()):
         answer = child(args, "prepare", rival, args.workers, None)
@@ -44,7 +53,7 @@ def in_turns(args: argparse.Namespace, action: str, cases: Mapping[str, tuple[st
     runs: Runs = {name: [] for name in cases}
     for repeat in range(args.repeats):
         for name, (rival, workers, cores) in cases.items():
-            answer = child(args, action, rival, workers, cores)
+            answer = child(args, action, rival, workers, cores, **(more or {}).get(name, {}))
             runs[name].append(answer)
             say(f"repeat {repeat + 1}, {name}: {answer}")
     return runs
@@ -85,12 +94,31 @@ def scaling(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Growth of the process tree's PSS beside the bytes that prefetch depth and pool may take."""
+    """Growth of the process tree's PSS beside the bytes that prefetch depth and pool may take.
+
+    At default settings and with small and large budgets: between those two, whatever is there anyway drops out, and
+    `ratios` says how much the memory grew for each byte that the settings promised.
+    """
     unknown = [rival for rival in args.rivals.split(",") if not rival.startswith("trajload")]
     if unknown:
         raise SystemExit(f"memory is measured for trajload only, got {', '.join(unknown)}: others state no budget.")
-    cases = {rival: (rival, args.workers, None) for rival in args.rivals.split(",")}
-    return {"cases": summarise(in_turns(args, "memory", cases))}
+    settings: dict[str, dict[str, Any]] = {"default": {}, "small": {"prefetch": 1}, "large": {"prefetch": 8}}
+    pools = {"small": POOL_BYTES, "large": 4 * POOL_BYTES}
+    cases, more = {}, {}
+    for rival in args.rivals.split(","):
+        for size, setting in settings.items():
+            name = f"{rival}, {size}"
+            cases[name] = (rival, args.workers, None)
+            shared = "interleaved" in rival and size in pools
+            more[name] = setting | ({"pool_bytes": pools[size]} if shared else {})
+    figures = summarise(in_turns(args, "memory", cases, more))
+    ratios = {}
+    for rival in args.rivals.split(","):
+        small, large = figures[f"{rival}, small"], figures[f"{rival}, large"]
+        if "error" not in small and "error" not in large:
+            grown, promised = (large[key]["median"] - small[key]["median"] for key in ("grown_bytes", "promised_bytes"))
+            ratios[rival] = grown / promised
+    return {"settings": more, "cases": figures, "ratios": ratios}
 
 
 def main() -> None:

@@ -138,7 +138,8 @@ def _waits(batches: Any, period: float, seconds: float) -> Iterator[float]:
 def memory(args: argparse.Namespace) -> dict[str, Any]:
     """How trajload's memory grows over the loader that stands ready, beside what its settings promise.
 
-    Sampled between batches, so what is counted is the batch in hand, those ahead, the block pool, and decoders.
+    Sampled between batches. What is promised: the batches ahead, the one in hand, the one that a `for` loop still holds
+    while it asks for the next, and the block pool. Decoders and compiled code come on top, whatever the settings.
     """
     from _common import tree_memory_bytes
     from rivals.by_trajload import make_loader
@@ -154,13 +155,13 @@ def memory(args: argparse.Namespace) -> dict[str, Any]:
                 break
     stats = loader.stats()
     loader.close()
-    promised = stats["batch_bytes"] * (stats["prefetch"] + 1) + int(stats.get("pool_bytes") or 0)
+    promised = stats["batch_bytes"] * (stats["prefetch"] + 2) + stats["pool"]["budget_bytes"]
     return {
         "ready_pss_bytes": ready,
         "peak_pss_bytes": peak,
         "grown_bytes": peak - ready,
         "promised_bytes": promised,
-        "grown_by_promised": (peak - ready) / promised,
+        "pool_peak_by_budget": stats["pool"]["peak_bytes"] / max(stats["pool"]["budget_bytes"], 1),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import trajload as tl
-from trajload.bench.headspace import fresh_loader
+from trajload.bench.headspace import fresh_loader, headspace
 from trajload.bench.knobs import Knob, facts_of
 from trajload.bench.observe import Observation, observe
 from trajload.bench.verdict import Verdict, judge
@@ -207,3 +207,35 @@ def describe(seen: Observation) -> str:
         told = {stage: round(spent / seen.elapsed_s, 3) for stage, spent in thread.seconds.items()}
         lines.append(f"{thread.worker} {thread.name}: {told} {thread.cpu}")
     return "\n".join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["slow store", "slow codec", "slow transform", "slow consumer", "long GOPs"])
+def test_headspace_run_confirms_the_verdict(
+    name: str, slow_parts: Any, monkeypatch: pytest.MonkeyPatch, long_or_demo: dict[str, Path], tmp_path: Path
+) -> None:
+    """What is slow is what helps when it is left out."""
+    setup = SETUPS[name]
+    dataset = tl.open(long_or_demo[setup.data])
+    transforms = setup.slow(slow_parts, monkeypatch, dataset, tmp_path)
+    with tl.Loader(dataset, **{**BASE, **setup.more}, transforms=transforms) as loader:
+        seen, verdict = look(loader, setup)
+        rate = statistics.median(seen.rates)
+        free = headspace(loader, verdict, rate, seconds=0.5, step_s=setup.step_s)
+    assert verdict.limit == setup.limit and free.supports, f"{verdict.sentence} {free}"
+
+
+@pytest.mark.slow
+@pytest.mark.multiproc
+@pytest.mark.parametrize("more", [{}, {"order": "interleaved"}, {"workers": "processes:2"}], ids=str)
+def test_loader_with_work_left_out_delivers_zeros_of_the_right_shape(demo_dataset: Path, more: dict[str, Any]) -> None:
+    """Same windows, same shapes, no picture; nothing is read where reading is left out too."""
+    arguments = {**BASE, "streams": ["cam_front", "depth", "language"], **more}
+    with tl.Loader(demo_dataset, **arguments) as loader, fresh_loader(loader) as free:
+        free._engine.leave_out(reads=True)
+        want, got = next(iter(loader)), next(iter(free))
+        assert got["window_id"].tolist() == want["window_id"].tolist() and got["language"] == want["language"]
+        for key in ("cam_front", "depth"):
+            assert got[key].shape == want[key].shape and got[key].dtype == want[key].dtype
+            assert not got[key].any() and want[key].any()
+        assert free.stats()["bytes_read"] < loader.stats()["bytes_read"] / 2

@@ -36,8 +36,8 @@ _FED_SHARE = 0.05
 """A consumer that waits for less than this share of the time is fed: the loader is not what holds it up."""
 _FULL = 0.7
 """Threads that are busy for less than this share of the time do not limit by themselves."""
-_GIL_TAKEN = 0.8
-"""An interpreter held for so much of the time limits, whoever holds it."""
+_GIL_TAKEN = 0.65
+"""An interpreter held for so much of the time limits: more threads could make it 1.5 times as fast at most."""
 _GIL_HELD = 0.5
 """One held for less than this share of the time does not."""
 _GIL_BLOCKED = 0.25

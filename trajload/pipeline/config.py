@@ -21,9 +21,6 @@ from trajload.world import World
 
 __all__ = ["OnError", "StreamChoice", "choose_streams", "config_json", "make_transforms", "stream_layout"]
 
-_PREFETCH_BYTES = 1 << 30
-_PREFETCH_POOLED_BYTES = 128 << 20
-_MAX_AUTO_DEPTH = 4
 
 OnError = Literal["raise", "substitute"]
 
@@ -232,27 +229,6 @@ def check_readers(num_readers: int) -> int:
     if isinstance(num_readers, bool) or not isinstance(num_readers, (int, np.integer)) or num_readers < 1:
         raise ConfigError(f"num_readers={num_readers!r} is invalid: expected an int of at least 1.")
     return int(num_readers)
-
-
-def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int, *, has_pool: bool = False) -> tuple[int, str]:
-    """Return the number of train_steps in the works, and why.
-
-    `has_pool`: the order has a block pool, which already holds the pictures of train_steps to come.
-    """
-    if prefetch != "auto":
-        if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < 1:
-            raise ConfigError(f"prefetch={prefetch!r} is invalid: expected 'auto' or an int of at least 1.")
-        return int(prefetch), "asked for"
-    if num_workers == 0:
-        return 1, "no workers"
-    bound = _PREFETCH_POOLED_BYTES if has_pool else _PREFETCH_BYTES
-    fits = bound // max(batch_bytes, 1)
-    # Two keep workers busy while the consumer holds one; more absorb batches that decode slowly.
-    depth = int(max(2, min(_MAX_AUTO_DEPTH, fits)))
-    return (
-        depth,
-        f"auto: {_MAX_AUTO_DEPTH} at most, {fits} batches of {batch_bytes} bytes fit in {bound} bytes",
-    )
 
 
 def kept(value: Any) -> Any:

@@ -12,6 +12,7 @@ from trajload.errors import ConfigError
 from trajload.pipeline import config as settings
 from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.depth import DepthControl, choose_depth
 from trajload.pipeline.gather import GatherUnits, make_gather
 from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.mixed import MixedSource, mix
@@ -117,9 +118,11 @@ class Engine:
             # Its pictures may differ from the CPU's by a grey level; those of "auto" do not.
             self.config["decode"] = decode
         self.pool = choose_pool(self.builder, pool_bytes, self.num_workers)
-        self.depth, self.depth_why = settings.choose_depth(
+        self._depth = choose_depth(
             prefetch, self.num_workers, self.builder.batch_bytes, has_pool=self.pool.num_bytes > 0
         )
+        self._control = DepthControl(self._depth)
+        self.start_depth = self._depth.start
         self.workers = Workers(workers, worker_timeout_s)
         self.workers.bind(self)
 
@@ -187,7 +190,7 @@ class Engine:
             self.builder,
             start=train_step,
             stop=stop,
-            depth=self.depth,
+            depth=self._control,
             num_decoders=self.num_workers,
             num_readers=self.num_readers,
             planner=planner or self._units(),
@@ -225,14 +228,19 @@ class Engine:
             self.gather.clear()
 
     @property
+    def depth(self) -> int:
+        """Train_steps that may be in the works, the same on every rank; how many are is measured where threads make batches."""
+        return self._depth.start if self.workers.choice.kind == "processes" else self._depth.most
+
+    @property
     def topology(self) -> dict[str, int]:
         """Threads and read-ahead, as a state tells of them."""
         return {"num_workers": self.num_workers, "prefetch": self.depth}
 
     def pending(self, train_step: int, is_running: bool) -> tuple[int, int]:
-        """Return the half-open range of train_steps in the works while `train_step` is the next to be delivered.
+        """Return the half-open range of train_steps that may be in the works while `train_step` is the next to be delivered.
 
-        It is what the pipeline keeps in the works, not what it happens to have reached: the same on every rank.
+        It is the bound, not what the pipeline happens to have reached: the same on every rank.
         """
         stop = self.sampler.num_train_steps
         ahead = train_step + (self.depth if is_running and self.num_workers > 0 else 0)
@@ -244,7 +252,7 @@ class Engine:
             **self.stats.snapshot(),
             "quarantined": len(self.quarantine),
             **{"num_workers": self.num_workers, "num_readers": self.num_readers},
-            **{"prefetch": self.depth, "prefetch_why": self.depth_why},
+            **{"prefetch": self._control.value, "prefetch_why": self._control.why},
             "batch_bytes": self.builder.batch_bytes,
             **self.workers.figures(),
             **({} if self.builder.devices is None else {"decode": self.builder.devices.report()}),

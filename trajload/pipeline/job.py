@@ -31,6 +31,8 @@ class Job:
     """Pieces of work that are not done."""
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
     """(row, what went wrong)."""
+    opened_at: float = 0.0
+    """When its planning began, by `time.perf_counter`."""
     draws: dict[int, list[Any]] | None = None
     """Where asked for: what the transforms drew for each row."""
 

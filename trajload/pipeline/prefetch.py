@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajload.errors import ConfigError, StageFailedError, TrajloadError, described
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.depth import DepthControl
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
 
@@ -36,7 +38,7 @@ class _Shared:
         planner: UnitPlanner,
         start: int,
         stop: int | None,
-        depth: int,
+        depth: DepthControl,
     ) -> None:
         self.builder = builder
         self.planner = planner
@@ -70,6 +72,7 @@ class _Shared:
             job.remaining -= unit.num_parts
             if job.remaining == 0:
                 self.num_ready += 1
+                self.depth.made(time.perf_counter() - job.opened_at)
                 self.changed.notify_all()
 
 
@@ -78,15 +81,19 @@ def _plan_loop(shared: _Shared) -> None:
         while True:
             with shared.changed:
                 while not shared.closing and (
-                    len(shared.open_jobs) >= shared.depth
+                    len(shared.open_jobs) >= shared.depth.value
                     or (shared.stop_at is not None and shared.next_plan >= shared.stop_at)
                 ):
                     shared.changed.wait()
                 if shared.closing:
                     return
                 train_step = shared.next_plan
+            opened_at = time.perf_counter()
             job = shared.planner.open_job(train_step)
+            job.opened_at = opened_at
             with shared.changed:
+                if job.remaining == 0:  # done on the way
+                    shared.depth.made(time.perf_counter() - opened_at)
                 shared.open_jobs.append(job)
                 shared.num_ready += job.remaining == 0
                 shared.next_plan = train_step + 1
@@ -161,7 +168,7 @@ class Prefetcher:
         builder: Makes the batches.
         start: First train_step.
         stop: Half-open end of a finite run, None without end.
-        depth: Train_steps open at once, at least 1.
+        depth: Train_steps open at once. It is told how long batches take, and may change.
         num_decoders: Decoder threads, at least 1.
         num_readers: Reader threads, at least 1.
         planner: Cuts batches into units; None for one unit a row. Closed with the prefetcher.
@@ -173,13 +180,14 @@ class Prefetcher:
         *,
         start: int,
         stop: int | None,
-        depth: int,
+        depth: DepthControl,
         num_decoders: int,
         num_readers: int = 1,
         planner: UnitPlanner | None = None,
     ) -> None:
         self._shared = _Shared(builder, planner or RowUnits(builder, num_decoders), start, stop, depth)
         self._next = start
+        depth.begin()
         roles: dict[str, tuple[Any, int]] = {
             "plan": (_plan_loop, 1),
             "read": (_read_loop, num_readers),
@@ -226,6 +234,7 @@ class Prefetcher:
         shared = self._shared
         if shared.stop_at is not None and self._next >= shared.stop_at:
             return None
+        asked_at = time.perf_counter()
         with shared.changed:
             shared.builder.stats.asked(shared.num_ready)
             while not (shared.open_jobs and shared.open_jobs[0].remaining == 0):
@@ -239,6 +248,8 @@ class Prefetcher:
                 shared.changed.wait()
             job = shared.open_jobs.popleft()
             shared.num_ready -= 1
+            now = time.perf_counter()
+            shared.depth.taken(now, now - asked_at)
             shared.changed.notify_all()
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])

@@ -174,7 +174,7 @@ def _minus(now: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
 
 
 def quantile(buckets: Mapping[int, int] | Iterable[Mapping[int, int]], share: float) -> float | None:
-    """Return the value that `share` of the observations do not exceed, within 7 %; None without observations.
+    """Return the value that `share` of the observations do not exceed, within 13 %; None without observations.
 
     Args:
         buckets: Of one tally, or of several together.

@@ -93,7 +93,9 @@ class QueuedUnits:
     def __init__(self, builder: BatchBuilder, num_decoders: int = 1, num_readers: int = 1) -> None:
         self._builder = builder
         self._refs = RefsAhead(builder)
-        self._changed = threading.Condition()
+        # Two conditions of one lock: a thread that is woken for nothing takes Python's lock from those that decode.
+        lock = threading.Lock()
+        self._readable, self._runnable = threading.Condition(lock), threading.Condition(lock)
         self._to_read: deque[Unit] = deque()
         self._to_run: deque[Unit] = deque()
         # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
@@ -113,39 +115,42 @@ class QueuedUnits:
         return job
 
     def begin(self, job: Job) -> None:
-        with self._changed:
+        with self._readable:
             for unit in self._fresh.popleft():
                 (self._to_read if unit.has_reads else self._to_run).append(unit)
-            self._changed.notify_all()
+            self._runnable.notify(len(self._to_run))
+            self._readable.notify(len(self._to_read))
 
     def look_ahead(self) -> None:
         pass
 
     def next_read(self) -> Unit | None:
-        with self._changed:
+        with self._readable:
             while not self._is_stopped and not (self._to_read and len(self._to_run) < self._max_read):
-                self._changed.wait()
+                self._readable.wait()
             return None if self._is_stopped else self._to_read.popleft()
 
     def was_read(self, unit: Unit) -> None:
-        with self._changed:
+        with self._runnable:
             self._to_run.append(unit)
-            self._changed.notify_all()
+            self._runnable.notify()
 
     def next_run(self) -> Unit | None:
-        with self._changed:
+        with self._runnable:
             while not self._is_stopped and not self._to_run:
-                self._changed.wait()
+                self._runnable.wait()
             if self._is_stopped:
                 return None
             unit = self._to_run.popleft()
-            self._changed.notify_all()
+            if self._to_read and len(self._to_run) < self._max_read:
+                self._readable.notify()
             return unit
 
     def stop(self) -> None:
-        with self._changed:
+        with self._runnable:
             self._is_stopped = True
-            self._changed.notify_all()
+            self._runnable.notify_all()
+            self._readable.notify_all()
 
     def close(self) -> None:
         self._to_read.clear()

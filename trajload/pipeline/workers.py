@@ -154,7 +154,9 @@ class Workers:
         if self._pool is not None and self._pool.is_of_another_process:
             self._pool = None  # this is a forked child: it gets processes of its own
         if self._pool is None:
-            self._pool = ProcessPool(engine.builder, self._setup, self._num_processes, engine.depth, self.timeout_s)
+            self._pool = ProcessPool(
+                engine.builder, self._setup, self._num_processes, engine.start_depth, self.timeout_s
+            )
         return self._pool
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import rich.style  # noqa: F401 - draws from `random` as it is imported: not in a test
 
 from trajload.cli.app import run
 

@@ -149,41 +149,6 @@ def test_view_of_an_unknown_stream_lists_those_there(trajload: Run, demo_dataset
     assert done.code == 2 and "'cam_fornt' is unknown" in done.err and "'cam_front'" in done.err
 
 
-# ---- bench ----
-
-
-def test_bench_measures_and_names_a_bottleneck(trajload: Run, demo_dataset: Path) -> None:
-    """Numbers are there and agree with each other; the machine is described."""
-    got = trajload(
-        "bench",
-        demo_dataset,
-        "--seconds",
-        0.5,
-        "--num-steps",
-        4,
-        "--batch-size",
-        4,
-        "--workers",
-        1,
-        "-s",
-        "cam_front",
-        "--json",
-    ).json
-    assert got["windows_per_s_min"] <= got["windows_per_s"] <= got["windows_per_s_max"]
-    assert got["frames_per_s"] == pytest.approx(4 * got["windows_per_s"])
-    assert got["bottleneck"] in ("read", "decode", "collate", "plan") and 0.5 < got["wait_share"] <= 1
-    assert 1 <= got["distinct_episodes_per_batch"] <= 3
-    assert got["machine"]["versions"]["torch"]
-
-
-def test_bench_with_a_slow_consumer_calls_it_the_bottleneck(trajload: Run, demo_dataset: Path) -> None:
-    """A training step of 60 ms keeps a loader of four small rows waiting, not the other way round."""
-    done = trajload(
-        "bench", demo_dataset, "--seconds", 0.6, "--num-steps", 2, "--batch-size", 1, "--step-ms", 60, "-s", "action"
-    )
-    assert done.code == 0 and "bottleneck: consumer" in done.out
-
-
 # ---- convert and demo ----
 
 

@@ -1,0 +1,111 @@
+"""`trajload bench` measures, says what holds the loader up, and writes what was asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trajload.bench.verdict import LIMITS
+
+Run = Callable[..., Any]
+QUICK = ("--seconds", 0.4, "--window", 2, "--batch", 4, "--workers", 1, "-s", "cam_front")
+
+
+def test_bench_measures_and_names_a_bottleneck(trajload: Run, demo_dataset: Path) -> None:
+    """Numbers are there and agree with each other; the machine is described."""
+    got = trajload("bench", demo_dataset, *QUICK, "--json").json
+    assert got["windows_per_s_min"] <= got["windows_per_s"] <= got["windows_per_s_max"]
+    assert got["frames_per_s"] == pytest.approx(2 * got["windows_per_s"])
+    assert got["bottleneck"] in LIMITS and 0.5 < got["wait_share"] <= 1
+    assert 1 <= got["distinct_episodes_per_batch"] <= 3
+    assert got["machine"]["versions"]["torch"]
+    assert got["stages"]["decode"]["count"] >= 4 * got["batches"] and got["decoded_per_delivered"] >= 1
+    assert got["bytes_per_window"] >= got["gop_bytes_per_window"] > 0, "whole groups of pictures are read"
+    assert got["headspace"]["decode_cached"] > 0 and got["verdict"]["sentence"] == got["advice"]
+
+
+def test_bench_with_a_slow_consumer_calls_it_the_bottleneck(trajload: Run, demo_dataset: Path) -> None:
+    """A training step of 100 ms keeps a loader of small rows waiting, not the other way round."""
+    options = ("--num-steps", 2, "--batch-size", 1, "--consumer-ms", 100, "-s", "action", "--no-headspace")
+    done = trajload("bench", demo_dataset, "--seconds", 1.0, *options)
+    assert done.code == 0 and "bottleneck: consumer" in done.out
+    assert "With decoding free" not in done.out
+
+
+def test_bench_for_people_says_all_that_counts(trajload: Run, demo_dataset: Path) -> None:
+    """Wait, speed, first batch, bytes, frames, queue, order, memory, stages, verdict, and what testing it showed."""
+    out = trajload("bench", demo_dataset, *QUICK).out
+    for text in ("consumer waits", "first batch", "GOPs touched", "decoded", "batches ready", "order score", "peak"):
+        assert text in out
+    assert re.search(r"decode +\d+ +[0-9.]+ ms +[0-9.]+ ms +\d+%", out)
+    assert "With decoding free it is" in out
+
+
+def test_bench_tries_its_advice(trajload: Run, demo_dataset: Path) -> None:
+    """The change is applied and measured, if there is one."""
+    got = trajload(
+        "bench", demo_dataset, *QUICK[:-4], "--workers", 0, "-s", "cam_front", "--try", "--no-headspace", "--json"
+    )
+    assert got.json["tried"]["change"] == got.json["verdict"]["change"] != {}
+    assert got.json["tried"]["gain"] > 0
+
+
+def test_bench_writes_trace_and_report(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """Both files are there, and stdout stays JSON."""
+    trace, page = tmp_path / "trace.json", tmp_path / "report.html"
+    done = trajload("bench", demo_dataset, *QUICK, "--no-headspace", "--trace", trace, "--html", page, "--json")
+    assert done.json["bottleneck"] in LIMITS
+    events = json.loads(trace.read_bytes())["traceEvents"]
+    assert {event["name"] for event in events} >= {"decode", "read", "wait"}
+    assert 'id="timeline"' in page.read_text() and "ui.perfetto.dev" in done.err
+
+
+def test_bench_stops_after_so_many_batches(trajload: Run, demo_dataset: Path) -> None:
+    """Whatever time there would be."""
+    got = trajload("bench", demo_dataset, *QUICK[2:], "--seconds", 60, "--batches", 7, "--no-headspace", "--json").json
+    assert got["batches"] in (7, 8, 9) and got["seconds"] < 60
+
+
+def test_bench_compares_two_outputs(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """As a table for people, and as JSON."""
+    report = trajload("bench", demo_dataset, *QUICK, "--no-headspace", "--json").out
+    one, two = tmp_path / "a.json", tmp_path / "b.json"
+    one.write_text(report)
+    two.write_text(json.dumps({**json.loads(report), "num_workers": 8}))
+    out = trajload("bench", "--compare", one, two).out
+    assert "num_workers" in out and "differs" in out and "windows/s" in out
+    lines = trajload("bench", "--compare", one, two, "--json").json["lines"]
+    assert lines[0] == {"name": "num_workers", "a": 1, "b": 8, "ratio": None, "word": "differs"}
+
+
+def test_bench_sweep_prints_the_best_setting_as_code(trajload: Run, demo_dataset: Path) -> None:
+    """What is printed is Python that names the dataset."""
+    done = trajload("bench", demo_dataset, "--sweep", "readers", "--seconds", 0.2, *QUICK[2:])
+    assert "num_readers=16" in done.out
+    code = done.out[done.out.index("import trajload as tl") :]
+    compile(code, "code", "exec")
+    assert repr(str(demo_dataset)) in code and "window=tl.Window(num_steps=2)" in code
+    found = trajload("bench", demo_dataset, "--sweep", "readers", "--seconds", 0.2, *QUICK[2:], "--json").json
+    assert {trial["axis"] for trial in found["trials"]} == {"readers"} and "tl.Loader(" in found["code"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "bench needs a DATASET, or --compare"),
+        (["DATASET", "--compare", "a", "b"], "--compare reads two files and measures nothing"),
+        (["DATASET", "--sweep", "speed"], "'speed' is unknown"),
+        (["--compare", "a", "b"], "does not exist"),
+    ],
+    ids=["nothing", "both", "axis", "absent"],
+)
+def test_bench_refuses_what_it_cannot_do(trajload: Run, demo_dataset: Path, options: list[str], message: str) -> None:
+    """Exit code 2, and what to do."""
+    arguments = [demo_dataset if option == "DATASET" else option for option in options]
+    done = trajload("bench", *arguments, "--json")
+    assert done.code == 2 and message in done.err
