@@ -35,7 +35,7 @@ class Part:
 
 
 SIZES = {"cam_small": (64, 64), "cam_large": (480, 640)}
-PARTS = (Part("cam_small", 8, 30), Part("cam_small", 64, 30), Part("cam_large", 8, 12), Part("cam_large", 48, 6))
+PARTS = (Part("cam_small", 8, 30), Part("cam_small", 64, 30), Part("cam_large", 8, 10), Part("cam_large", 48, 6))
 """Most windows are cheap, and a fifth costs some thirty times as much."""
 
 

@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--costs", default="")
     parser.add_argument("--data", default=os.path.join(tempfile.gettempdir(), "trajload-bench", "mixed"))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--train-steps", type=int, default=16)
+    parser.add_argument("--train-steps", type=int, default=24)
     parser.add_argument("--out")
     options = parser.parse_args()
     if options.case == "worker":
@@ -191,7 +191,7 @@ def main() -> None:
         shutil.rmtree(data, ignore_errors=True)
         write_mixed(data)
     window = tl.Window(num_steps=NUM_STEPS)
-    found = profile(tl.open(data), window=window, repeats=REPEATS)
+    found = profile(tl.open(data), window=window, windows_per_episode=6, repeats=REPEATS)
     costs = data.with_name(data.name + "-costs.json")
     found.table.save(costs)
     even = data.with_name(data.name + "-even")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ def table_of(
     streams: Iterable[str],
     windows: Mapping[tuple[str, int], list[Measured]],
     info: Mapping[str, Any],
+    *,
+    by_gop: bool = True,
 ) -> tuple[CostTable, dict[Kind, KindCost]]:
     """Return the table that measured windows give, and what each kind of stream costs.
 
@@ -35,13 +38,15 @@ def table_of(
         windows: (stream, episode) → what was seen. Episodes without get what their kind costs, or the mean of all kinds
             where theirs was not met.
         info: What the table says of itself.
+        by_gop: Whether videos of different keyframe distance are of different kinds. Where windows are known as sums only,
+            it is the differences between them that tell rows and frames before them apart.
     """
     row_ns: dict[str, Int64Array] = {}
     lead_ns: dict[str, Int64Array] = {}
     all_kinds: dict[Kind, KindCost] = {}
     for name in streams:
         seen = {episode: found for (stream, episode), found in windows.items() if stream == name}
-        kinds: dict[int, Kind | None] = {e: _kind(dataset, e, name) for e in range(dataset.num_episodes)}
+        kinds: dict[int, Kind | None] = {e: _kind(dataset, e, name, by_gop) for e in range(dataset.num_episodes)}
         known = {e: found for e, found in seen.items() if kinds[e] is not None}
         sums = {e: _summed(found) for e, found in known.items()}
         by_kind, by_episode = fit_kinds(sums, {e: kinds[e] for e in sums}, known)
@@ -59,9 +64,10 @@ def table_of(
     return CostTable(row_ns, dataset_digest=dataset.digest, info=info, lead_ns=lead_ns), all_kinds
 
 
-def _kind(dataset: Dataset, episode: int, stream: str) -> Kind | None:
+def _kind(dataset: Dataset, episode: int, stream: str, by_gop: bool) -> Kind | None:
     try:
-        return stream_kind(dataset, episode, stream)
+        kind = stream_kind(dataset, episode, stream)
+        return kind if kind is None or by_gop else replace(kind, gop=0)
     except TrajloadError:
         return None  # a file that cannot be read costs nothing: whoever wants its windows learns what is wrong
 

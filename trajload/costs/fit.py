@@ -19,6 +19,10 @@ __all__ = ["KindCost", "Measured", "fit_kind", "fit_kinds"]
 
 
 _NUM_TURNS = 3
+_LEAD_SHARE = 0.6
+"""What a frame costs that is decoded and not delivered, as a share of one that is: no conversion, no copy."""
+_PRIOR_WEIGHT = 0.2
+"""Of that share, against one window."""
 
 
 @dataclass(slots=True)
@@ -63,16 +67,18 @@ def fit_kind(rows_N: NDArray, lead_N: NDArray, ns_N: NDArray) -> KindCost:
     rows_N, lead_N, ns_N = rows_N[is_known_N], lead_N[is_known_N], ns_N[is_known_N]
     if not len(ns_N):
         return KindCost(0.0, 0.0)
-    per_N = float(ns_N.sum() / (rows_N + lead_N).sum())
-    if np.ptp(lead_N / rows_N) < 1e-3 * max(1.0, float((lead_N / rows_N).max())):
-        # Every window has the same share of frames before it: nothing tells the two apart.
-        return KindCost(per_N, per_N if lead_N.any() else 0.0)
-    design_N2 = np.stack([rows_N / ns_N, lead_N / ns_N], axis=1)
-    (row, lead), *_ = np.linalg.lstsq(design_N2, np.ones(len(ns_N)), rcond=None)
+    per_frame = float(ns_N.sum() / (rows_N + lead_N).sum())
+    if not lead_N.any():
+        return KindCost(per_frame, 0.0)
+    # One more equation, weighed lightly: where all windows have about the same share of frames before them, nothing else
+    # tells the two apart, and noise would.
+    prior_2 = np.array([-_LEAD_SHARE, 1.0]) * _PRIOR_WEIGHT / per_frame
+    design_N2 = np.vstack([np.stack([rows_N / ns_N, lead_N / ns_N], axis=1), prior_2])
+    (row, lead), *_ = np.linalg.lstsq(design_N2, np.append(np.ones(len(ns_N)), 0.0), rcond=None)
     if lead < 0:
         return KindCost(float(ns_N.sum() / rows_N.sum()), 0.0)
     if row < 0:
-        row, lead = per_N, per_N
+        return KindCost(per_frame, per_frame)
     return KindCost(float(row), float(lead))
 
 

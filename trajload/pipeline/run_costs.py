@@ -54,4 +54,4 @@ def _table(engine: Engine, number: int, source: SourceRows) -> CostTable:
         "machine": machine_facts(),
     }
     names = dict.fromkeys(name for name, _ in seen)
-    return table_of(source.dataset, names, seen, info)[0]
+    return table_of(source.dataset, names, seen, info, by_gop=False)[0]

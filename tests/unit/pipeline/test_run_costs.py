@@ -45,8 +45,8 @@ def test_a_run_gives_a_table_that_its_loader_takes(mixed: Path, how: dict[str, A
         for name in CAMERAS:
             has_E = [loader.dataset.has_stream(e, name) for e in range(12)]
             np.testing.assert_array_equal(table.row_ns[name] > 0, has_E)
-        small_E, large_E = table.row_ns["cam_small"][:4], table.row_ns["cam_large"][4:]
-        assert np.median(large_E) > np.median(small_E)
+        small_E, large_E = (table.row_ns[name] + table.lead_ns[name] for name in CAMERAS)
+        assert np.median(large_E[4:]) > np.median(small_E[:4])
         assert table.info["measured"] == "run" and table.info["machine"]["processor"]
     tl.Loader(mixed, **COMMON, streams=CAMERAS, load_weights=table).close()
 
