@@ -68,7 +68,7 @@ def report_html(report: Mapping[str, Any], lanes: Sequence[Lane] = ()) -> str:
 
 
 def _more_words(report: Mapping[str, Any]) -> str:
-    words = []
+    words = list(report["notes"])
     if report.get("headspace"):
         words.append(report["headspace"]["words"])
     if report.get("tried"):
@@ -94,9 +94,19 @@ def _figures(report: Mapping[str, Any]) -> str:
         (f"{report['order_score']:.2f}", "order score (1: like a uniform shuffle)"),
         (f"{report['peak_rss_mb']:.0f} MB", "peak memory"),
         (f"{report['read_mb_per_s']:.1f} MB/s", "read"),
+        *_cpu_figures(report["cpus"]),
     ]
     cells = "".join(f'<div class="figure"><b>{value}</b><span>{text}</span></div>' for value, text in figures)
     return f'<div class="figures" id="figures">{cells}</div>'
+
+
+def _cpu_figures(cpus: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if cpus["busy"] is None:
+        return []
+    return [
+        (f"{cpus['busy']:.1f}", f"CPUs kept busy, of {cpus['there']:g}"),
+        (f"{cpus['waited_for']:.1f}", "CPUs waited for"),
+    ]
 
 
 def _waterfall(report: Mapping[str, Any]) -> str:

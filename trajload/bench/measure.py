@@ -29,6 +29,7 @@ __all__ = ["Measured", "measure", "measure_with_details", "try_change"]
 _MAX_SERIES = 2000
 _QUALITY_BATCHES = 32
 _OWN_SHARE = 0.2
+_MIN_BATCHES = 20
 
 
 class Measured:
@@ -176,11 +177,21 @@ def _report(
         bottleneck=verdict.limit,
         advice=verdict.sentence,
         verdict=verdict.to_json(),
+        notes=_notes(seen, cpus),
         headspace=None if free is None else {name: getattr(free, name) for name in free.__slots__},
         tried=tried,
         series={"asked_s": _thin(seen.asked_s), "wait_ms": _thin(waits_ms.tolist())},
         machine=describe_machine(),
     )
+
+
+def _notes(seen: Observation, cpus: tuple[float, float] | None) -> list[str]:
+    notes = []
+    if cpus is not None and cpus[1] > cpus[0] and cpus[0] < seen.num_cpus / 2:
+        notes.append("Other programs take the CPUs: measure again when this machine is idle.")
+    if len(seen.waits_s) < _MIN_BATCHES:
+        notes.append(f"Only {len(seen.waits_s)} batches were measured: give it more time (--seconds).")
+    return notes
 
 
 def _stages(seen: Observation) -> dict[str, dict[str, Any]]:

@@ -73,6 +73,8 @@ class BenchReport:
     advice: str
     """The verdict in a sentence."""
     verdict: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    """What makes the figures doubtful."""
     headspace: dict[str, Any] | None = None
     tried: dict[str, Any] | None = None
     """What the advice brought, where it was tried: `change`, `windows_per_s`, `gain`."""

@@ -90,8 +90,8 @@ def print_report(report: Mapping[str, Any]) -> None:
     ]
     table(["stage", "pieces", "median", "p99", "use of its threads"], stages)
     say(f"bottleneck: {report['bottleneck']}. {report['advice']}")
-    if cpus["busy"] is not None and cpus["waited_for"] > cpus["busy"] and cpus["busy"] < cpus["there"] / 2:
-        say("Other programs take the CPUs: measure again when this machine is idle.")
+    for text in report["notes"]:
+        say(text)
     if report["headspace"] is not None:
         say(report["headspace"]["words"])
     if report["tried"] is not None:

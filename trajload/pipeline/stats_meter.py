@@ -18,6 +18,7 @@ STAGES = ("plan", "read", "decode", "augment", "collate", "transfer", "wait")
 _NUMBER = {stage: float(i) for i, stage in enumerate(STAGES)}
 _LEAST_S = 1e-9
 _ALL_OF = 1024
+_GOLDEN, _EIGHTH = 0x9E3779B1, 1 << 29
 SPAN_FIELDS = 4
 """(number of the stage, begin, seconds, train_step or -1) of each span, begin on the clock of `time.perf_counter`."""
 
@@ -80,8 +81,9 @@ class Meter:
         tally = self.tallies[stage]
         tally.seconds += seconds
         tally.count = count = tally.count + 1
-        # Beyond the first, one of eight stands for all in the histogram, which is half of the cost of a note.
-        if count <= _ALL_OF or not count & 7:
+        # Beyond the first, one of eight stands for all in the histogram, which is half of the cost of a note. They are
+        # spread by the golden ratio: every eighth would meet one of two sources only, where rows take turns.
+        if count <= _ALL_OF or count * _GOLDEN & 0xFFFFFFFF < _EIGHTH:
             fraction, exponent = math.frexp(seconds or _LEAST_S)
             number = 8 * exponent + int(16.0 * fraction)
             buckets = tally.buckets

@@ -55,3 +55,19 @@ def test_bad_arguments_are_refused(demo_dataset: Path, arguments: dict[str, floa
     """Before anything is read."""
     with make_loader(demo_dataset, num_workers=0) as loader, pytest.raises(ConfigError, match="expected > 0, >= 1"):
         measure(loader, **arguments)  # type: ignore[arg-type]
+
+
+def test_doubtful_figures_are_called_so() -> None:
+    """CPUs that others take, and too few batches: what would be different another time is said."""
+    import dataclasses
+
+    from trajload.bench.machine import CpuTime
+    from trajload.bench.measure import _notes
+    from trajload.bench.observe import Observation, ThreadUse
+
+    thread = ThreadUse(None, "decode-0", "decode", {"decode": 0.9}, CpuTime(0.2, 0.7))
+    fields = {field.name: None for field in dataclasses.fields(Observation)}
+    seen = Observation(**{**fields, "waits_s": [0.1] * 5, "num_cpus": 2.0, "threads": [thread]})  # type: ignore[arg-type]
+    others, few = _notes(seen, (0.2, 0.7))
+    assert "Other programs take the CPUs" in others and "Only 5 batches" in few
+    assert _notes(dataclasses.replace(seen, waits_s=[0.1] * 50), (1.8, 2.5)) == []

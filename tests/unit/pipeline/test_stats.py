@@ -50,6 +50,13 @@ def test_histogram_stands_for_all_though_it_keeps_one_of_eight() -> None:
     assert quantile(tally.buckets, 0.5) == pytest.approx(0.008, rel=0.13)
 
 
+def test_histogram_sees_both_of_two_that_take_turns() -> None:
+    """Rows of two sources in turns, one of them eight times as slow: both stand in it, by halves."""
+    buckets = meter_of([0.001, 0.008] * 8000).tallies["decode"].buckets
+    assert quantile(buckets, 0.48) == pytest.approx(0.001, rel=0.13)
+    assert quantile(buckets, 0.52) == pytest.approx(0.008, rel=0.13)
+
+
 def in_threads(number: int, work: object) -> None:
     threads = [threading.Thread(target=work, name=f"trajload-decode-{i}") for i in range(number)]  # type: ignore[arg-type]
     for thread in threads:
@@ -140,16 +147,18 @@ def test_stats_begin_anew_in_another_process() -> None:
 
 
 def test_costs_are_summed_by_stream_and_episode_across_threads_and_processes() -> None:
-    """Each note counts once, in the arrays of its source and stream."""
+    """Each note counts once, in the arrays of its source and stream; the first of each thread, which opens decoders, not at all."""
     log, there = CostLog(), CostLog()
 
     def work() -> None:
+        log.add(0, 2, 4, 1000, 1000, 1000, 1000)
         for i in range(3000):
             log.add(0, 2, i % 5, 4, 6, 100, 90)
 
     in_threads(3, work)
-    there.add(0, 2, 7, 1, 1, 5, 4)
-    there.add(1, 0, 0, 2, 2, 2, 2)
+    for _ in range(2):
+        there.add(0, 2, 7, 1, 1, 5, 4)
+        there.add(1, 0, 0, 2, 2, 2, 2)
     log.merge(there.take())
     log.merge(there.take())
     sums = log.sums(0)[2]
@@ -161,10 +170,14 @@ def test_costs_are_summed_by_stream_and_episode_across_threads_and_processes() -
 
 
 def test_one_window_of_so_many_is_measured() -> None:
-    """`every` spaces them evenly over all threads."""
-    log = CostLog(every=4)
-    assert [log.laps() is not None for _ in range(8)] == [True, False, False, False] * 2
-    assert pickle.loads(pickle.dumps(log)).every == 4
+    """`every` says how many; they are spread, so that both of two sources that take turns are met."""
+    log = CostLog(every=8)
+    taken = np.array([log.laps() is not None for _ in range(8000)])
+    assert taken.sum() == pytest.approx(1000, rel=0.02)
+    assert taken[::2].sum() == pytest.approx(500, rel=0.05)
+    assert pickle.loads(pickle.dumps(log)).every == 8
+    every = CostLog(every=1)
+    assert all(every.laps() is not None for _ in range(100))
 
 
 @pytest.mark.parametrize("more", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "order": "interleaved"}])
@@ -175,12 +188,14 @@ def test_loader_notes_costs_of_the_episodes_it_delivers(demo_dataset: Path, more
         loader.stats_recorder.costs.every = 1
         batches = iter(loader)
         seen = {episode for _ in range(6) for episode in next(batches)["episode_index"].tolist()}
+        num_threads = max(1, int(more["num_workers"]))  # type: ignore[call-overload]
         sums = loader.stats_recorder.costs.sums()[0]
         stats = loader.stats()
-        assert seen <= set(np.flatnonzero(sums.rows).tolist())
+        assert len(seen - set(np.flatnonzero(sums.rows).tolist())) <= num_threads, "first windows are not measured"
         assert (sums.frames >= 0).all() and (sums.cpu_ns[sums.rows > 0] > 0).all()
         if not more["num_workers"]:
-            assert sums.rows.sum() == 6 * 8 * 4 == stats["frames"]
-            assert sums.frames.sum() == stats["frames_decoded"] >= stats["frames"]
+            # All but the first window.
+            assert sums.rows.sum() == 6 * 8 * 4 - 4 == stats["frames"] - 4
+            assert stats["frames_decoded"] > sums.frames.sum() >= sums.rows.sum()
         loader.reset_stats()
         assert loader.stats_recorder.costs.sums(), "costs outlive reset_stats"
