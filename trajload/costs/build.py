@@ -57,7 +57,7 @@ def table_of(
             if kind is not None:
                 cost = by_episode.get(episode) or by_kind.get(kind) or mean
                 rows_E[episode] = min(round(cost.row_ns), _MAX_NS)
-                lead_E[episode] = min(round(cost.lead_ns), _MAX_NS)
+                lead_E[episode] = min(round(cost.lead_ns), _MAX_NS) if kind.has_leads else 0
         row_ns[name] = rows_E
         if lead_E.any():
             lead_ns[name] = lead_E

@@ -60,6 +60,8 @@ class KindCost:
 def fit_kind(rows_N: NDArray, lead_N: NDArray, ns_N: NDArray) -> KindCost:
     """Return the costs of a row and of a frame before it that explain the windows best, neither negative.
 
+    Windows without any frame before them give a guess of what one would cost.
+
     Relative errors are what is made small: a window that costs ten times as much is not worth ten times as much.
     """
     rows_N, lead_N, ns_N = (np.asarray(a, dtype=np.float64) for a in (rows_N, lead_N, ns_N))
@@ -68,17 +70,14 @@ def fit_kind(rows_N: NDArray, lead_N: NDArray, ns_N: NDArray) -> KindCost:
     if not len(ns_N):
         return KindCost(0.0, 0.0)
     per_frame = float(ns_N.sum() / (rows_N + lead_N).sum())
-    if not lead_N.any():
-        return KindCost(per_frame, 0.0)
     # One more equation, weighed lightly: where all windows have about the same share of frames before them, nothing else
     # tells the two apart, and noise would.
     prior_2 = np.array([-_LEAD_SHARE, 1.0]) * _PRIOR_WEIGHT / per_frame
     design_N2 = np.vstack([np.stack([rows_N / ns_N, lead_N / ns_N], axis=1), prior_2])
     (row, lead), *_ = np.linalg.lstsq(design_N2, np.append(np.ones(len(ns_N)), 0.0), rcond=None)
-    if lead < 0:
-        return KindCost(float(ns_N.sum() / rows_N.sum()), 0.0)
-    if row < 0:
-        return KindCost(per_frame, per_frame)
+    if lead <= 0 or row <= 0:  # noise misled the fit: what is known beforehand is better
+        row = float(ns_N.sum() / (rows_N + _LEAD_SHARE * lead_N).sum())
+        lead = _LEAD_SHARE * row
     return KindCost(float(row), float(lead))
 
 

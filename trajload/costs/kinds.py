@@ -26,6 +26,11 @@ class Kind:
     gop: int = 0
     """Usual frames from one keyframe to the next; 0 for what is no video."""
 
+    @property
+    def has_leads(self) -> bool:
+        """Whether frames may be decoded before the first row of a window."""
+        return bool(self.pix_fmt) and self.gop != 1
+
     def to_json(self) -> dict[str, Any]:
         return {
             "stream": self.stream,

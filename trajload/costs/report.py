@@ -89,7 +89,11 @@ class ProfileReport:
             seconds=round(seconds, 3),
             backend=str(table.info.get("backend", "")),
             kinds=[
-                {**kind.to_json(), "row_ms": cost.row_ns / 1e6, "lead_ms": cost.lead_ns / 1e6}
+                {
+                    **kind.to_json(),
+                    "row_ms": cost.row_ns / 1e6,
+                    "lead_ms": cost.lead_ns / 1e6 if kind.has_leads else 0.0,
+                }
                 for kind, cost in sorted(kinds.items())
             ],
             streams={
