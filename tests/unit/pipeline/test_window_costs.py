@@ -116,3 +116,17 @@ def test_ranks_are_even_in_frames_decoded(dataset: tl.Dataset) -> None:
         for loader in loaders:
             loader.close()
     assert excess["leads"] < 1.08 < 1.15 < excess["rows"]
+
+
+@pytest.mark.multiproc
+def test_worker_processes_cut_batches_the_same(mixed: Path) -> None:
+    """They are told of the costs, and make the rows of their rank, which differ in number from step to step."""
+    sizes = set()
+    with tl.Loader(
+        mixed, window=tl.Window(num_steps=4), global_batch_size=16, streams=["cam_large"], rank=1, world_size=3,
+        load_weights=table_of(tl.open(mixed)), num_workers=2, workers="processes:2",
+    ) as loader:  # fmt: skip
+        for batch, step in zip(loader, range(6), strict=False):
+            assert batch.digest() == loader.batch_at(step).digest()
+            sizes.add(len(batch.refs))
+    assert len(sizes) > 1
