@@ -6,7 +6,7 @@ A layout is a case of the orders that depend on more than a number of windows: `
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import gcd
 from typing import Any
 
@@ -205,6 +205,136 @@ def interleaved_2(case: Layout, seed: int, epoch: int, offsets: list[int]) -> li
     for offset in offsets:
         block, rank = lanes[offset % len(lanes)][offset // len(lanes)]
         keys = tuple(reference_mix64(key + block * GOLDEN) for key in inner)
+        start, size = firsts[block]
+        ids.append(start + reference_forward(rank, size, keys))
+    return ids
+
+
+def has_seams_3(case: Layout, sizes: list[int], lanes_per_row: int) -> bool:
+    """Return whether data are large enough for blocks across the ends of epochs."""
+    width, batch = case["block_windows"], case["global_batch_size"]
+    num_lanes, num_short = batch * lanes_per_row, sum(size < width for size in sizes)
+    spare = lanes_per_row * (sum(sizes) // num_lanes - 2 * width) - -(-num_short // batch) * (width - 1) - width
+    return sum(sizes) >= 6 * width * num_lanes and spare >= 0 and (len(sizes) - num_short) // 2 >= num_lanes
+
+
+def read_before_3(epoch: int, num_windows: int, batch: int, lanes_per_row: int, width: int) -> list[int]:
+    """Return for each lane how many windows of its slot at the start of `epoch` lie before it."""
+    num_lanes = batch * lanes_per_row
+    out = []
+    for lane in range(num_lanes):
+        k, row = divmod(lane, batch)
+        spread = row * multiplier_2(batch) % batch * lanes_per_row + k * multiplier_2(lanes_per_row) % lanes_per_row
+        phase = spread * width // num_lanes + k * width // lanes_per_row
+        num_read = max(0, -(-(epoch * num_windows - lane) // num_lanes))  # positions of the lane before the epoch
+        out.append((num_read + phase) % width)
+    return out
+
+
+def seam_3(seed: int, epoch: int, num_whole: int, num_lanes: int) -> list[int]:
+    """Return the whole blocks across the end of `epoch`, one a lane, by their numbers among whole blocks."""
+    numbers = range(epoch % 2, num_whole, 2)
+    keys = round_keys(seed, "interleaved/3", epoch, part=3)
+    return [numbers[reference_forward(lane, len(numbers), keys)] for lane in range(num_lanes)]
+
+
+def dealt_3(short: list[int], seed: int, epoch: int) -> list[int]:
+    """Return short blocks, given by size, as they are dealt."""
+    dealt = [0, 4, 2, 6, 1, 5, 3, 7]
+    lengths = {hand: len(range(i, len(short), 8)) for i, hand in enumerate(dealt)}
+    firsts = [0, *accumulate(lengths[hand] for hand in range(8))]
+    keys = [round_keys(seed, "interleaved/3", epoch, part=4 + hand) for hand in range(8)]
+    return [
+        short[firsts[hand] + reference_forward(place // 8, lengths[hand], keys[hand])]
+        for place in range(len(short))
+        for hand in [dealt[place % 8]]
+    ]
+
+
+def slots_3(
+    case: Layout, seed: int, epoch: int, sizes: list[int], lanes_per_row: int, heads: list[int], tails: list[int]
+) -> list[list[Any]]:
+    """Return the windows of the whole slots of each row: (block, rank, epoch whose key orders the block)."""
+    width, batch = case["block_windows"], case["global_batch_size"]
+    num_lanes = batch * lanes_per_row
+    whole = [block for block, size in enumerate(sizes) if size == width]
+    short = sorted((block for block, size in enumerate(sizes) if size < width), key=lambda block: sizes[block])
+    before, after = (seam_3(seed, e, len(whole), num_lanes) for e in (epoch - 1, epoch))
+    free = [block for number, block in enumerate(whole) if number not in {*before, *after}]
+    keys = round_keys(seed, "interleaved/3", epoch, part=0)
+    blocks = iter([free[reference_forward(place, len(free), keys)] for place in range(len(free))])
+    pieces: list[tuple[int, int, int]] = []  # of short slots
+    starts = [0]
+    for row, short_of_row in enumerate(even_parts(dealt_3(short, seed, epoch), batch)):
+        for lane in range(row, num_lanes, batch):
+            pieces += [(whole[after[lane]], rank, epoch) for rank in range(tails[lane], width)]
+            pieces += [(whole[before[lane]], rank, epoch - 1) for rank in range(width - heads[lane])]
+        pieces += [(block, rank, epoch) for block in short_of_row for rank in range(sizes[block])]
+        starts.append(len(pieces) // width)
+    run_key = round_keys(seed, "interleaved/3", epoch, part=2)[0]
+    in_runs = min(len(sizes) // 128, sum(sizes[block] for block in short) // width)
+    num_runs = max(1, in_runs // batch)
+    num_windows = sum(sizes)
+    shift = epoch * num_windows % num_lanes
+    rows = []
+    for row in range(batch):
+        lanes = range(row, num_lanes, batch)
+        lengths = [(num_windows - 1 - (lane - shift) % num_lanes) // num_lanes + 1 for lane in lanes]
+        num_slots = sum((n - heads[lane] - tails[lane]) // width for n, lane in zip(lengths, lanes, strict=True))
+        short_slots = [pieces[slot * width : (slot + 1) * width] for slot in range(starts[row], starts[row + 1])]
+        num_whole = num_slots - len(short_slots)
+        windows: list[Any] = []
+        for run, (run_slots, places) in enumerate(
+            zip(even_parts(short_slots, num_runs), even_parts(list(range(num_whole)), num_runs), strict=True)
+        ):
+            size = len(run_slots) + len(places)
+            of_lane = size // max(1, lanes_per_row // num_runs)
+            room = size - len(run_slots) - of_lane
+            draw = reference_mix64(run_key + run * GOLDEN)
+            draw -= 2**64 if draw >= 2**63 else 0
+            skipped = draw % (max(room, 0) // max(of_lane, 1) + 1) * of_lane
+            turn = (row + run_key) % batch
+            first = skipped + turn * (of_lane if room >= 0 else size - len(run_slots)) // batch
+            first = min(first, max(len(places) - 1, 0))
+            stratum = [[(block, rank, epoch) for rank in range(width)] for block in islice(blocks, len(places))]
+            windows += [window for slot in (*stratum[:first], *run_slots, *stratum[first:]) for window in slot]
+        rows.append(windows)
+    return rows
+
+
+def interleaved_3(case: Layout, seed: int, epoch: int, offsets: list[int]) -> list[int]:
+    """Return the window ids at `offsets`: lanes that go on over the ends of epochs, with a block across each end."""
+    width, batch = case["block_windows"], case["global_batch_size"]
+    firsts, first = [], 0
+    for num in episodes_of(case):
+        firsts += [(first + start, min(width, num - start)) for start in range(0, num, width)]
+        first += num
+    sizes = [size for _, size in firsts]
+    lanes_per_row = max(1, min(case["lanes_per_row"], len(sizes) // batch))
+    if not has_seams_3(case, sizes, lanes_per_row):
+        return interleaved_2(case, seed, epoch, offsets)
+    num_lanes, num_windows = batch * lanes_per_row, sum(sizes)
+    heads = [width - n for n in read_before_3(epoch, num_windows, batch, lanes_per_row, width)]
+    tails = read_before_3(epoch + 1, num_windows, batch, lanes_per_row, width)
+    whole = [block for block, size in enumerate(sizes) if size == width]
+    before, after = (seam_3(seed, e, len(whole), num_lanes) for e in (epoch - 1, epoch))
+    rows = slots_3(case, seed, epoch, sizes, lanes_per_row, heads, tails)
+    shift = epoch * num_windows % num_lanes
+    lanes: list[list[tuple[int, int, int]]] = []
+    for lane in range(num_lanes):
+        row = rows[lane % batch]
+        length = (num_windows - 1 - (lane - shift) % num_lanes) // num_lanes + 1
+        num_inner = length - heads[lane] - tails[lane]
+        lanes.append([(whole[before[lane]], rank, epoch - 1) for rank in range(width - heads[lane], width)])
+        lanes[lane] += row[:num_inner]
+        lanes[lane] += [(whole[after[lane]], rank, epoch) for rank in range(tails[lane])]
+        del row[:num_inner]
+    inner = {e: round_keys(seed, "interleaved/3", e, part=1) for e in (epoch - 1, epoch)}
+    ids = []
+    for offset in offsets:
+        column, lane = divmod(shift + offset, num_lanes)
+        block, rank, key_epoch = lanes[lane][column - (lane < shift)]
+        keys = tuple(reference_mix64(key + block * GOLDEN) for key in inner[key_epoch])
         start, size = firsts[block]
         ids.append(start + reference_forward(rank, size, keys))
     return ids

@@ -31,6 +31,7 @@ DEFINITIONS = {"sequential/1": definitions.sequential_1, "shuffled/1": definitio
 OF_EPISODES = {
     "interleaved/1": definitions.interleaved_1,
     "interleaved/2": definitions.interleaved_2,
+    "interleaved/3": definitions.interleaved_3,
     "continuous/1": definitions.continuous_1,
     "weighted/1": definitions.weighted_1,
 }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trajload.sampling import orders
-from trajload.sampling.orders import Continuous, Interleaved, Order, Weighted, make_order, order_config
+from trajload.sampling.orders import Continuous, Interleaved, Interleaved2, Order, Weighted, make_order, order_config
 from trajload.sampling.windows import WindowTable
 from trajload.spec import Window
 
@@ -40,7 +40,8 @@ def order_of(version: str, case: dict[str, Any]) -> Order:
     interleaved = {key: case[key] for key in ("block_windows", "lanes_per_row")}
     config: dict[str, Any] = {
         "interleaved/1": lambda: order_config({"version": "interleaved/1", **interleaved}),
-        "interleaved/2": lambda: Interleaved(**interleaved),
+        "interleaved/2": lambda: Interleaved2(**interleaved),
+        "interleaved/3": lambda: Interleaved(**interleaved),
         "continuous/1": Continuous,
         "weighted/1": lambda: Weighted(episode_weights=np.resize(case["weights"], len(counts))),
     }

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import trajload as tl
-from trajload.pipeline import gather_table
 from trajload.pipeline.gather import GatherPart
+from trajload.pipeline.gather_table import ResidentBudget
 from trajload.pipeline.source_rows import SourceRows
 from trajload.rng import key_rng
 from trajload.spec import StreamSpec
@@ -81,6 +81,17 @@ def no_rows(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda: monkeypatch.setattr(SourceRows, "decode", refuse)
 
 
+@pytest.fixture()
+def budget(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what loaders may keep in memory: bytes of streams that cannot be mapped, and of those that can."""
+
+    def set_to(num_bytes: int, copied_bytes: int = 0) -> None:
+        found = ResidentBudget(num_bytes, copied_bytes)
+        monkeypatch.setattr(ResidentBudget, "of_machine", classmethod(lambda cls, num_parts=1: found))
+
+    return set_to
+
+
 def expected(source: Any, num_batches: int, start: int = 0, **kwargs: Any) -> list[str]:
     with tl.Loader(source, **{**COMMON, "num_workers": 0, **kwargs}) as oracle:
         return [oracle.batch_at(k).digest() for k in range(start, start + num_batches)]
@@ -108,12 +119,14 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_gathered_batches_equal_batch_at(dataset: tl.Dataset, window: str, no_rows: Any) -> None:
-    """Every dtype, missing streams, ragged episodes: the same bytes, and no row is decoded on its own."""
+def test_gathered_batches_equal_batch_at(dataset: tl.Dataset, window: str, no_rows: Any, budget: Any) -> None:
+    """Every dtype, missing streams, ragged episodes, kept and mapped: the same bytes, and no row is decoded on its own."""
     want = expected(dataset, 12, window=WINDOWS[window])
     no_rows()
-    for num_workers in (0, 2):
-        assert iterated(dataset, 12, window=WINDOWS[window], num_workers=num_workers) == want
+    for copied_bytes in (0, 10**6):
+        budget(10**9, copied_bytes)
+        for num_workers in (0, 2):
+            assert iterated(dataset, 12, window=WINDOWS[window], num_workers=num_workers) == want
 
 
 @pytest.mark.parametrize("rate", [Fraction(30_000, 1001), 29.97, 50, 7, None], ids=str)
@@ -149,20 +162,21 @@ def test_demo_dataset_with_every_modality(demo_dataset: Path, num_workers: int) 
     assert iterated(demo_dataset, 4, window=window, num_workers=num_workers) == expected(demo_dataset, 4, window=window)
 
 
-def test_compressed_streams_are_kept_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_streams_are_kept_within_the_budget(tmp_path: Path, budget: Any) -> None:
     """Within the budget they are decoded once; beyond it they stay on the row path. Values are the same."""
     folder = write(tmp_path / "d", [spec("f4"), spec("f4z", encoding="npy.zst"), spec("u1z", encoding="npy.zst")])
     window = tl.Window(num_steps=6, pad="edge")
     want = expected(folder, 9, window=window)
-    for budget, left in ((0, ["f4z", "u1z"]), (20_000, ["u1z"]), (10**9, [])):
-        monkeypatch.setattr("trajload.pipeline.gather.default_resident_bytes", lambda budget=budget: budget)
+    for num_bytes, left in ((0, ["f4z", "u1z"]), (20_000, ["u1z"]), (10**9, [])):
+        budget(num_bytes)
         with tl.Loader(folder, window=window, num_workers=2, **COMMON) as loader:
             part = loader._engine.gather
             assert part is not None
             assert [choice.key for choice in part.rest(0)] == left
             assert [batch.digest() for batch in itertools.islice(loader, 9)] == want
-            assert part.resident_bytes <= budget
-            assert (part.resident_bytes > 0) == (len(left) < 2)
+            resident_bytes = part.figures()["resident_bytes"]
+            assert resident_bytes <= num_bytes
+            assert (resident_bytes > 0) == (len(left) < 2)
 
 
 @pytest.mark.parametrize("folder", ["lerobot_v2/g1_unitree_inspire_av1", "lerobot_v3/made_by_lerobot", "lerobot_v3/reachy2_apple_storage_novideo"])  # fmt: skip
@@ -278,8 +292,9 @@ def mapped(folder: Path) -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_close_lets_go_of_mappings(tmp_path: Path, num_workers: int) -> None:
+def test_close_lets_go_of_mappings(tmp_path: Path, num_workers: int, budget: Any) -> None:
     """Shards are mapped while a loader iterates and not after; a closed loader goes on, and batches stay valid."""
+    budget(0)
     folder = write(tmp_path / "d", [spec("f4")])
     loader = tl.Loader(folder, window=tl.Window(num_steps=4), num_workers=num_workers, **COMMON)
     batch = next(iter(loader))
@@ -319,8 +334,11 @@ def test_transforms_keep_batches_on_the_row_path(dataset: tl.Dataset) -> None:
 
 
 def test_budget_is_a_part_of_the_machine() -> None:
-    """At most 1 GiB, and never more than a sixteenth of memory."""
-    assert 0 < gather_table.default_resident_bytes() <= 1 << 30
+    """At most 1 GiB, a quarter of it for what could be mapped, and processes share it."""
+    whole, third = ResidentBudget.of_machine(), ResidentBudget.of_machine(3)
+    assert 0 < whole.num_bytes <= 1 << 30
+    assert 0 < whole.copied_bytes <= whole.num_bytes // 4
+    assert (third.num_bytes, third.copied_bytes) == (whole.num_bytes // 3, whole.copied_bytes // 3)
 
 
 def test_mixtures_are_gathered_source_by_source(tmp_path: Path, no_rows: Any) -> None:

@@ -160,7 +160,8 @@ def test_windows_found_bad_by_workers_are_in_the_state(tmp_path: Path, demo_data
     with tl.Loader(folder, workers="processes:2", **arguments) as loader:
         batches = iter(loader)
         assert [next(batches).digest() for _ in range(6)] == expected
-        assert loader.state_dict()["quarantine"] == state["quarantine"]
+        # Of batches that are in the works there may be more.
+        assert [row for row in loader.state_dict()["quarantine"] if row[1] < 6] == state["quarantine"]
         assert loader.stats()["substituted"] > 0
         loader.load_state_dict(state)
         assert next(batches).train_step == 6

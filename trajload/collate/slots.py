@@ -82,23 +82,31 @@ class SlotPlan:
             shapes["row_is_pad"] = ((B,), flag)
         self.shapes = shapes
         """Shape and dtype of each tensor that has a size of its own; the values of ragged streams are not among them."""
-        self._tensors: list[tuple[str, tuple[int, ...], torch.dtype, np.dtype[Any] | None]] | None = None
+        self._patterns: list[tuple[str, torch.Tensor]] | None = None
+        """Of each key a tensor of its dtype and shape; of its dtype alone where the memory is large."""
+        self._large: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_patterns": None}  # worker processes do not load torch for them
 
     def reserve(self, pool: TensorPool | None = None) -> BatchSlots:
         """Return memory for one batch, all of it undefined until it is opened; large streams come from `pool`."""
         import torch  # here: worker processes write arrays that exist, and do not pay for loading it
 
-        if self._tensors is None:
-            self._tensors = [
-                (key, shape, getattr(torch, dtype.name), dtype if self._is_large(key) else None)
+        if self._patterns is None:
+            self._patterns = [
+                (key, torch.empty(0 if self._is_large(key) else shape, dtype=getattr(torch, dtype.name)))
                 for key, (shape, dtype) in self.shapes.items()
             ]
-        tensors = {
-            key: torch.empty(shape, dtype=torch_dtype)
-            if dtype is None or pool is None
-            else pool.empty(shape, dtype, torch_dtype)
-            for key, shape, torch_dtype, dtype in self._tensors
-        }
+            self._large = {key for key in self.shapes if self._is_large(key)}
+        tensors = {}
+        for key, pattern in self._patterns:
+            if key not in self._large:
+                tensors[key] = torch.empty_like(pattern)  # half the time of torch.empty, which parses shape and dtype
+            elif pool is None:
+                tensors[key] = torch.empty(self.shapes[key][0], dtype=pattern.dtype)
+            else:
+                tensors[key] = pool.empty(*self.shapes[key], pattern.dtype)
         return BatchSlots(self, tensors=tensors)
 
     def _is_large(self, key: str) -> bool:
@@ -164,14 +172,12 @@ class BatchSlots(StreamSlots):
         """
         return SlotPlan(num_rows, num_steps, stream_layout, text_streams, row_is_pad=row_is_pad).reserve(pool).open()
 
-    def address(self, key: str) -> int:
-        """Return where the memory of a tensor begins, 0 if the batch has none of that key."""
+    def addresses(self) -> list[int]:
+        """Return where the memory of each tensor begins, in the order of `SlotPlan.shapes`."""
         if self._tensors is not None:
-            tensor = self._tensors.get(key)
-            return 0 if tensor is None else tensor.data_ptr()
+            return [tensor.data_ptr() for tensor in self._tensors.values()]
         assert self._arrays is not None
-        array = self._arrays.get(key)
-        return 0 if array is None else int(array.ctypes.data)
+        return [int(self._arrays[key].ctypes.data) for key in self._plan.shapes]
 
     def memory(self, key: str) -> NDArray:
         """Return one tensor's memory without opening the slots."""

@@ -15,7 +15,7 @@ from trajload.sampling.sampler import BatchRefs, Sampler
 __all__ = ["RefsAhead", "UseRow", "UsesAhead"]
 
 UseRow: TypeAlias = "tuple[int, int, int, int, int, int, int, bool]"
-"""(source, epoch, lane, block, episode, first window, windows, whether its use ends there) of one row.
+"""(source, epoch in which its use began, lane, block, episode, first window, windows, whether its use ends there) of one row.
 
 Rows that fill up the last batch repeat the last window, and nothing comes after them.
 """
@@ -84,10 +84,10 @@ def _use_rows(refs_K: list[BatchRefs], uses: BlockUses | None) -> list[UseRow]:
     if uses is None:  # no row at all: a rank of a batch smaller than the ranks
         assert not any(len(refs) for refs in refs_K)
         return []
-    own = [[getattr(refs, name) for refs in refs_K] for name in ("source_B", "epoch_B", "row_is_pad_B")]
-    source_N, epoch_N, is_pad_N = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in own)
+    own = [[getattr(refs, name) for refs in refs_K] for name in ("source_B", "row_is_pad_B")]
+    source_N, is_pad_N = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in own)
     columns = (
-        *(source_N, epoch_N, uses.lane_B, uses.block_B, uses.episode_B),
+        *(source_N, uses.use_epoch_B, uses.lane_B, uses.block_B, uses.episode_B),
         *(uses.first_window_id_B, uses.size_B, uses.ends_B | is_pad_N),
     )
     return list(zip(*(column.tolist() for column in columns), strict=True))

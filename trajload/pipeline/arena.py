@@ -24,7 +24,7 @@ def aligned(num_bytes: int) -> int:
 
 
 class Arena:
-    """First fit from the low end, neighbours joined when they come back. Not thread-safe."""
+    """The smallest hole that fits, the lowest of equals; neighbours joined when they come back. Not thread-safe."""
 
     def __init__(self, num_bytes: int) -> None:
         """Take `num_bytes`, rounded down to whole cache lines; the kernel gives pages as they are written."""
@@ -42,15 +42,22 @@ class Arena:
         size = aligned(num_bytes)
         if size == 0:
             return 0
-        for i, (offset, hole) in enumerate(self._free):
-            if hole >= size:
+        # A short block in the hole of a long one would leave a hole too small for the next long one.
+        found, smallest = -1, self.num_bytes + 1
+        for i, (_, hole) in enumerate(self._free):
+            if size <= hole < smallest:
+                found, smallest = i, hole
                 if hole == size:
-                    del self._free[i]
-                else:
-                    self._free[i] = (offset + size, hole - size)
-                self.used_bytes += size
-                return offset
-        return None
+                    break
+        if found < 0:
+            return None
+        offset = self._free[found][0]
+        if smallest == size:
+            del self._free[found]
+        else:
+            self._free[found] = (offset + size, smallest - size)
+        self.used_bytes += size
+        return offset
 
     def give(self, offset: int, num_bytes: int) -> None:
         """Take memory back that `take` handed out."""

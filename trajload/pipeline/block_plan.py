@@ -9,7 +9,11 @@ planned, and a block that cannot be decoded, are left to the plain way of making
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +25,13 @@ from trajload.pipeline.arena import aligned
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats_costs import Laps
-from trajload.refs import ByteRange, Track
+from trajload.refs import ByteRange, Track, VideoTrack
 from trajload.types import BoolArray, Int64Array, NDArray
 
-__all__ = ["BlockPlan", "BlockStream", "WindowKeys", "plan_block"]
+__all__ = ["BlockPiece", "BlockPlan", "BlockStream", "WindowKeys", "plan_block"]
 
 _MAX_FLAGS = 1 << 16
+_MIN_PIECE_ROWS = 8
 
 
 @dataclass(slots=True)
@@ -53,10 +58,32 @@ class BlockStream:
     blobs: list[bytes] | None = None
     """Of each of `ranges`, from reading until the block is decoded."""
 
-    @property
-    def num_decoded(self) -> int:
-        """Frames that go through the decoder, with those before the first one wanted."""
-        return len(self.ranges.packets_P4) if isinstance(self.ranges, VideoReads) else len(self.rows_U)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockPiece:
+    """Rows of one stream of a block that are decoded in one go, by one thread."""
+
+    stream: BlockStream
+    first: int
+    """Place of its first row in `stream.rows_U`."""
+    rows_U: Int64Array
+    ranges: list[ByteRange]
+    """What it needs of the stream's ranges."""
+    num_decoded: int
+    """Frames that go through the decoder, with those before the first one wanted."""
+
+    def blobs(self) -> list[Any]:
+        """Return the bytes of `ranges`, cut from what was read for the stream."""
+        stream = self.stream
+        assert stream.blobs is not None
+        if self.ranges is stream.ranges:
+            return list(stream.blobs)
+        out = []
+        for where in self.ranges:
+            k = bisect_right(stream.ranges, where.offset, key=lambda r: r.offset) - 1
+            start = where.offset - stream.ranges[k].offset
+            out.append(memoryview(stream.blobs[k])[start : start + where.size])
+        return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +112,8 @@ class BlockPlan:
     """Of all windows, as for `RowPlanner.plan`."""
     num_bytes: int = 0
     """Memory of the decoded rows of all streams."""
+    pieces: list[BlockPiece] = field(default_factory=list)
+    """All that is to be decoded. None needs another one, or frames of it."""
     _keys: WindowKeys | None = None
 
     @property
@@ -107,38 +136,44 @@ class BlockPlan:
         for stream in self.streams:
             stream.blobs = None
 
-    def decode(self, memory: NDArray, context: DecodeContext) -> int:
-        """Decode all streams into `memory`, `num_bytes` of uint8; return how many frames the decoder made."""
-        num_decoded, source = 0, self.source
+    def decode(self, memory: NDArray, context: DecodeContext, pieces: Sequence[BlockPiece]) -> int:
+        """Decode pieces into `memory`, `num_bytes` of uint8 for all of them; return how many frames the decoder made."""
+        source = self.source
         laps = Laps(source.stats.costs)
-        for stream in self.streams:
-            if stream.track is None or not len(stream.rows_U):
-                continue
+        for piece in pieces:
+            stream = piece.stream
+            assert stream.track is not None
             shape, dtype = row_shape(stream.choice.spec, stream.choice.request)
-            size = len(stream.rows_U) * stream.row_bytes
-            out = memory[stream.offset : stream.offset + size].view(dtype).reshape(len(stream.rows_U), *shape)
-            assert stream.blobs is not None
+            start = stream.offset + piece.first * stream.row_bytes
+            out = memory[start : start + len(piece.rows_U) * stream.row_bytes]
             decode_rows(
                 stream.track,
-                stream.rows_U,
-                stream.blobs,
-                out,
+                piece.rows_U,
+                piece.blobs(),
+                out.view(dtype).reshape(len(piece.rows_U), *shape),
                 spec=stream.choice.spec,
                 request=stream.choice.request,
                 store=source.dataset.store,
                 context=context,
-                plan=stream.ranges,
+                plan=piece.ranges,
             )
-            num_decoded += stream.num_decoded
             number = source.stream_number[stream.choice.key]
-            laps.note(source.number, number, self.episode, len(stream.rows_U), stream.num_decoded)
-        return num_decoded
+            laps.note(source.number, number, self.episode, len(piece.rows_U), piece.num_decoded)
+        return sum(piece.num_decoded for piece in pieces)
 
 
 def plan_block(
-    source: SourceRows, choices: tuple[StreamChoice, ...], episode: int, first_window_id: int, num_windows: int
+    source: SourceRows,
+    choices: tuple[StreamChoice, ...],
+    episode: int,
+    first_window_id: int,
+    num_windows: int,
+    *,
+    is_cut: bool = True,
 ) -> BlockPlan:
     """Plan windows [first_window_id, first_window_id + num_windows) of one episode.
+
+    With `is_cut` videos are decoded in pieces that begin at keyframes; else each stream is one.
 
     Raises:
         TrajloadError: Nothing can be said of any window. What is wrong with some only is left to them (`is_bad_W`).
@@ -157,7 +192,36 @@ def plan_block(
             stream.ranges = plan_reads(stream.track, stream.rows_U) if len(stream.rows_U) else []
             stream.offset = plan.num_bytes
             plan.num_bytes += aligned(len(stream.rows_U) * stream.row_bytes)
+            plan.pieces += _pieces(stream, is_cut)
     return plan
+
+
+def _pieces(stream: BlockStream, is_cut: bool) -> list[BlockPiece]:
+    """Cut a stream's rows where decoding may begin anew at no cost, into pieces of 8 rows or a few more."""
+    rows_U, track = stream.rows_U, stream.track
+    if not len(rows_U):
+        return []
+    whole = BlockPiece(stream, 0, rows_U, stream.ranges, _num_decoded(stream.ranges, rows_U))
+    if not is_cut or not isinstance(track, VideoTrack) or len(rows_U) < 2 * _MIN_PIECE_ROWS:
+        return [whole]
+    seek_U = track.index.seek_of_frame_F[rows_U + track.first_frame]
+    bounds = [0]
+    for at_row in (np.flatnonzero(seek_U[1:] != seek_U[:-1]) + 1).tolist():
+        if min(at_row - bounds[-1], len(rows_U) - at_row) >= _MIN_PIECE_ROWS:
+            bounds.append(at_row)
+    if len(bounds) == 1:
+        return [whole]
+    pieces = []
+    for start, stop in pairwise([*bounds, len(rows_U)]):
+        part_U = np.ascontiguousarray(rows_U[start:stop])
+        ranges = plan_reads(track, part_U)
+        pieces.append(BlockPiece(stream, start, part_U, ranges, _num_decoded(ranges, part_U)))
+    # Where groups of pictures refer to each other, pieces would decode the same frames.
+    return pieces if sum(piece.num_decoded for piece in pieces) <= whole.num_decoded else [whole]
+
+
+def _num_decoded(ranges: list[ByteRange], rows_U: Int64Array) -> int:
+    return len(ranges.packets_P4) if isinstance(ranges, VideoReads) else len(rows_U)
 
 
 def _plan_stream(

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from trajload.errors import TrajloadError
 from trajload.pipeline.arena import Arena, aligned
-from trajload.pipeline.block_plan import BlockPlan
+from trajload.pipeline.block_plan import BlockPiece, BlockPlan
 from trajload.pipeline.stats import StageStats
 
 __all__ = ["Block", "BlockKey", "BlockPool", "State"]
@@ -26,7 +26,7 @@ BlockKey: TypeAlias = tuple[int, int, int, int]
 
 
 class State(Enum):
-    """Of a block; READING and DECODING belong to one thread each."""
+    """Of a block; READING belongs to one thread, DECODING to those that have its pieces."""
 
     NEW = 0
     READING = 1
@@ -59,6 +59,12 @@ class Block:
     pins: int = 0
     """Threads that copy from it right now."""
     num_decodes: int = 0
+    to_decode: deque[BlockPiece] = field(default_factory=deque)
+    """Pieces that no thread has yet. While DECODING."""
+    num_decoding: int = 0
+    """Pieces that threads have."""
+    has_failed: bool = False
+    """Whether a piece could not be decoded."""
     error: TrajloadError | None = None
     """What its rows raise, where that is not for them to find out."""
 
@@ -83,11 +89,15 @@ class BlockPool:
         self.stats = stats
         self.patience = patience
         self.blocks: dict[BlockKey, Block] = {}
+        self.coming: dict[BlockKey, Block] = {}
+        """Blocks of which no row is written yet, decoded or not."""
         self.wanted: dict[BlockKey, Block] = {}
         """Blocks that are NEW or READ and have uses."""
         self._queues: dict[State, list[tuple[int, int, Block]]] = {State.NEW: [], State.READ: []}
         """Heaps of (next use, tie-breaker, block) of wanted blocks, and of some that no longer are."""
         self._num_queued = 0
+        self.begun: deque[Block] = deque()
+        """Blocks that are DECODING and have pieces left."""
         self.num_read = 0
         """Blocks whose bytes are held, waiting to be decoded."""
 
@@ -97,7 +107,7 @@ class BlockPool:
         """Note that the row at `position` takes a window of a block, and return the block. Positions rise."""
         block = self.blocks.get(key)
         if block is None:
-            block = self.blocks[key] = Block(key, episode, first_window_id, num_windows)
+            block = self.blocks[key] = self.coming[key] = Block(key, episode, first_window_id, num_windows)
         block.uses.append(position)
         if block.state in self._queues and key not in self.wanted:
             self._want(block)
@@ -123,6 +133,7 @@ class BlockPool:
     def used(self, block: Block, position: int) -> None:
         """Note that a row is written. A block that ended is forgotten with its last row."""
         block.uses.remove(position)
+        self.coming.pop(block.key, None)
         if not block.uses and block.is_last:
             self._release(block)
             del self.blocks[block.key]
@@ -132,8 +143,8 @@ class BlockPool:
     def make_room(self, block: Block, position: int, *, is_urgent: bool) -> bool:
         """Find memory for a block to be decoded; return whether there is.
 
-        Evicts only what is used later than the block itself. A block that is not urgent also leaves alone what may be
-        used beyond the planner's horizon, unless that was given up.
+        An urgent one evicts what is used later than itself. Work ahead of time evicts only what was given up: whatever is in
+        use comes within a few train_steps, and would have to be decoded again.
         """
         assert block.plan is not None
         offset = self.arena.take(block.plan.num_bytes)
@@ -152,7 +163,7 @@ class BlockPool:
         for block in self.blocks.values():
             if block.state is not State.READY or block.pins or block.next_use <= next_use:
                 continue
-            if not (block.uses or is_urgent or self._is_given_up(block, position)):
+            if not is_urgent and (block.uses or not self._is_given_up(block, position)):
                 continue
             if best is None or block.next_use > best.next_use:
                 best = block
@@ -171,6 +182,7 @@ class BlockPool:
             self._evicted(block)
         elif self._is_given_up(block, position):
             del self.blocks[block.key]
+            self.coming.pop(block.key, None)
 
     def _release(self, block: Block) -> None:
         if block.state in (State.READY, State.DECODING):
@@ -186,6 +198,33 @@ class BlockPool:
             self.num_read -= 1
         block.state = state
         self.wanted.pop(block.key, None)
+        if state is State.DECODING and block.plan is not None:
+            block.to_decode.extend(block.plan.pieces)
+            block.has_failed = False
+            self.begun.append(block)
+
+    def take_pieces(self, block: Block) -> list[BlockPiece]:
+        """Hand out the next piece of a block that is DECODING; all that are left where its bytes are still to be read.
+
+        Bytes that were dropped are read again by the thread that needs them, which must then be one.
+        """
+        num = 1 if self._holds_bytes(block) else len(block.to_decode)
+        pieces = [block.to_decode.popleft() for _ in range(min(num, len(block.to_decode)))]
+        block.num_decoding += 1
+        if not block.to_decode:
+            self.begun.remove(block)
+        return pieces
+
+    def pieces_done(self, block: Block, *, has_failed: bool) -> State | None:
+        """Take pieces back from a thread; return what becomes of the block, None while others are at work on it."""
+        block.num_decoding -= 1
+        block.has_failed |= has_failed
+        if block.has_failed and block.to_decode:
+            block.to_decode.clear()
+            self.begun.remove(block)
+        if block.num_decoding or block.to_decode:
+            return None
+        return State.FAILED if block.has_failed else State.READY
 
     def end(self, block: Block, state: State) -> None:
         """Take a block back from a thread: READ, READY or FAILED."""
@@ -211,6 +250,8 @@ class BlockPool:
         """Give all memory back."""
         self.blocks.clear()
         self.wanted.clear()
+        self.coming.clear()
+        self.begun.clear()
         self._queues = {State.NEW: [], State.READ: []}
         self.arena = Arena(0)
         self.stats.level("pool", 0)

@@ -12,38 +12,43 @@ small the pool.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trajload.decode import DecodeContext
 from trajload.pipeline.ahead import UsesAhead
-from trajload.pipeline.block_plan import plan_block
+from trajload.pipeline.block_plan import BlockPiece, plan_block
 from trajload.pipeline.block_pool import Block, BlockPool, State
 from trajload.pipeline.block_rows import BlockRows
 from trajload.pipeline.block_work import CopyingUnit, DecodingUnit, ReadingUnit
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
-from trajload.pipeline.pool_budget import PoolBudget
+from trajload.pipeline.pool_budget import MAX_AHEAD_STEPS, PoolBudget
 from trajload.pipeline.units import Unit
 from trajload.sampling.sampler import BatchRefs
 
 __all__ = ["BlockUnits"]
 
-_MIN_HORIZON, _MAX_HORIZON = 64, 512
+_MIN_HORIZON, _MAX_HORIZON = MAX_AHEAD_STEPS, 512
 _HORIZON_LANES = 16
 """A horizon is so many times as long as a row has lanes: where all lanes begin at once, at the start of an epoch, that work
 is then spread so thin that it is hardly felt."""
-_PACE_EVERY = 4
-_MAX_PACE = 3.0
-"""Blocks ahead decoded in a train_step, as a multiple of what a train_step uses up."""
+_MAX_PACE = 2.0
+"""Blocks ahead decoded before the rows of a train_step, as a multiple of what a train_step uses up."""
 _AHEAD_PER_JOB = 8
 """Train_steps looked ahead for each one opened, so that the first batch does not wait for all of the horizon."""
-_MIN_SPARE, _SPARE_PART = 4, 8
-"""Blocks of room that work ahead of time leaves: four, and one for each eight lanes, since holes come in all sizes."""
 _PATIENCE = 8
 """Horizons."""
+
+
+def _part_left(block: Block) -> float:
+    """Return how much of a block is not handed out for decoding: 1 for all of it."""
+    if block.state in (State.READY, State.FAILED):
+        return 0.0
+    if block.state is not State.DECODING or block.plan is None:
+        return 1.0
+    return len(block.to_decode) / max(len(block.plan.pieces), 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,11 +108,11 @@ class BlockUnits:
         self._num_rows = builder.sampler.global_batch_size
         """Positions of a train_step: no rank has more rows."""
         self._horizon = min(max(_MIN_HORIZON, _HORIZON_LANES * budget.lanes_per_row), _MAX_HORIZON)
-        num_lanes = builder.num_rows * budget.lanes_per_row
-        self._spare_bytes = (_MIN_SPARE + num_lanes // _SPARE_PART) * budget.block_bytes
-        self._pace = 0.0
+        self._span = budget.ahead(num_decoders)[0] * self._num_rows
+        """Positions over which the work on a block is spread ahead of its first use."""
         self._owed = 0.0
         """Blocks ahead to be decoded before more rows are copied."""
+        self._owed_per_row = 0.0
         patience = _PATIENCE * self._horizon * self._num_rows
         self._pool = BlockPool(budget.num_bytes, builder.stats, patience, self._evicted)
         lock = threading.RLock()
@@ -128,7 +133,14 @@ class BlockUnits:
 
     # ---- planning: the thread that opens batches ----
 
-    def open_job(self, train_step: int) -> Job:
+    @property
+    def num_together(self) -> int:
+        return 1
+
+    def open_jobs(self, train_step: int, most: int) -> list[Job]:
+        return [self._open_job(train_step)]
+
+    def _open_job(self, train_step: int) -> Job:
         self._look_at(train_step)
         job = self._builder.open_job(train_step, self._seen[train_step].refs)
         job.remaining = job.num_rows
@@ -147,9 +159,7 @@ class BlockUnits:
                 self._open[job.train_step] = _Open(job, blocks, self._is_gathered, ready, len(blocks))
             self._opened = (job.train_step + 1) * self._num_rows
             if self._ahead >= self._horizon:
-                if job.train_step % _PACE_EVERY == 0:
-                    self._pace = self._find_pace()
-                self._owed = min(self._owed, 1.0) + min(self._pace, _MAX_PACE * steps.used_up)
+                self._find_owed(steps)
             self._to_read.notify()
             self._changed.notify_all()
 
@@ -161,18 +171,24 @@ class BlockUnits:
         while self._next_seen < last and not self._is_stopped:
             self._look_at(self._next_seen)
 
-    def _find_pace(self) -> float:
-        """Return how many blocks must be decoded each train_step so that none of those ahead comes late."""
-        pace, rows = 0.0, self._num_rows
-        uses = sorted(block.uses[0] for block in self._pool.wanted.values())
-        for i, use in enumerate(uses[bisect_left(uses, self._opened) :]):
-            pace = max(pace, (i + 1) * rows / (use - self._opened + rows))
-        return pace
+    def _find_owed(self, steps: _Steps) -> None:
+        """Work out how many blocks are to be decoded before more rows are copied, and how many more with each row.
 
-    def _is_owed(self) -> bool:
-        """Return whether work ahead comes before rows: where there is room to spare, or it would only be evicted."""
-        arena = self._pool.arena
-        return self._owed >= 1.0 and arena.num_bytes - arena.used_bytes >= self._spare_bytes
+        Of each block ahead a part is due that grows from 0, `span` before its first use, to 1: as if it were cut into thin
+        slices, decoded at equal distances. So many begin at a time as may, what is due grows evenly, and it is done
+        half a span early on average. It is tied to rows, not to train_steps, as several of those may be open.
+        """
+        span, rows = self._span, max(len(steps.blocks), 1)
+        per_row = self._num_rows / rows
+        last = self._opened + span - per_row * sum(opened.num_left for opened in self._open.values())
+        due, num_due = 0.0, 0
+        for block in self._pool.coming.values():
+            if block.uses:
+                part = (last - block.uses[0]) / span
+                num_due += 0.0 < part < 1.0
+                due += min(max(part, 0.0), 1.0) - 1.0 + _part_left(block)
+        self._owed = min(due, _MAX_PACE * steps.used_up)
+        self._owed_per_row = num_due * per_row / span
 
     def _look_at(self, train_step: int) -> None:
         """Note which blocks the rows of a train_step take. Nothing is noted twice."""
@@ -225,7 +241,7 @@ class BlockUnits:
         rows = self._first_ready()
         block = self._first_wanted()
         if block is not None and (
-            rows is None or block.next_use < rows.job.train_step * self._num_rows or self._is_owed()
+            rows is None or block.next_use < rows.job.train_step * self._num_rows or self._owed > 0.0
         ):
             unit = self._pick_block(block)
             if unit is not None:
@@ -237,37 +253,45 @@ class BlockUnits:
         return next((opened for opened in self._open.values() if opened.ready), None)
 
     def _first_wanted(self) -> Block | None:
-        """Return the wanted block that is used first."""
-        new, read = self._pool.first_wanted(State.NEW), self._pool.first_wanted(State.READ)
-        if new is None or read is None:
-            return new or read
-        return new if new.next_use < read.next_use else read
+        """Return the block with work left that is used first."""
+        pool = self._pool
+        found = [*pool.begun, pool.first_wanted(State.NEW), pool.first_wanted(State.READ)]
+        return min((block for block in found if block is not None), key=lambda block: block.next_use, default=None)
 
     def _pick_block(self, block: Block) -> Unit | None:
         is_urgent = block.next_use < self._opened
+        if block.state is State.NEW and is_urgent:
+            return self._hand_out(block, State.READING)
+        found: Block | None = block
         if block.state is State.NEW:
-            if is_urgent:
-                return self._hand_out(block, State.READING)
             found = self._pool.first_wanted(State.READ)  # the reader is on its way to the other
-            if found is None:
+        if found is not None and found.state is State.READ:
+            has_room = self._pool.make_room(found, self._opened, is_urgent=is_urgent)
+            found = found if has_room else None
+        if found is None:
+            # What is begun must end, whatever waits for it: the room it takes may be what is missing.
+            if not self._pool.begun:
                 return None
-            block = found
-        if not self._pool.make_room(block, self._opened, is_urgent=is_urgent):
-            return None
-        if not is_urgent:
-            self._owed = max(0.0, self._owed - 1.0)
-        return self._hand_out(block, State.DECODING)
+            found = self._pool.begun[0]
+        block = found
+        left = _part_left(block)
+        unit = self._hand_out(block, State.DECODING)
+        self._owed -= left - _part_left(block)
+        return unit
 
     def _hand_out(self, block: Block, state: State) -> Unit:
-        self._pool.begin(block, state)
-        if state is State.DECODING:
-            self._to_read.notify()  # there may be room for more bytes
-        return ReadingUnit(self, block) if state is State.READING else DecodingUnit(self, block)
+        if block.state is not state:
+            self._pool.begin(block, state)
+        if state is State.READING:
+            return ReadingUnit(self, block)
+        self._to_read.notify()  # there may be room for more bytes
+        return DecodingUnit(self, block, self._pool.take_pieces(block))
 
     def _pick_rows(self, opened: _Open) -> Unit:
         rows = opened.ready[: self._chunk]
         del opened.ready[: self._chunk]
         opened.num_left -= len(rows)
+        self._owed += self._owed_per_row * len(rows)
         if not opened.num_left:
             del self._open[opened.job.train_step]
         blocks = [opened.blocks[b] for b in rows]
@@ -284,7 +308,12 @@ class BlockUnits:
             source = self._builder.sources[block.key[0]]
             with self._builder.stats.timed("plan"):
                 block.plan = plan_block(
-                    source, self._rows.pictures[block.key[0]], block.episode, block.first_window_id, block.num_windows
+                    source,
+                    self._rows.pictures[block.key[0]],
+                    block.episode,
+                    block.first_window_id,
+                    block.num_windows,
+                    is_cut=self._builder.devices is None,
                 )
             if needed := self._pool.too_large(block):
                 block.error = self._budget.too_small(needed) if self._budget.is_asked else None
@@ -296,20 +325,22 @@ class BlockUnits:
             state = State.FAILED
         self._end(block, state)
 
-    def decode_block(self, block: Block, context: DecodeContext) -> None:
-        """Decode a block into the memory found for it."""
-        plan = block.plan
+    def decode_block(self, block: Block, pieces: list[BlockPiece], context: DecodeContext) -> None:
+        """Decode pieces of a block into the memory found for it."""
+        plan, has_failed = block.plan, False
         assert plan is not None
         try:
             plan.read()  # again, where it was evicted
             memory = self._pool.arena.memory[block.offset : block.offset + plan.num_bytes]
             with self._builder.stats.timed("decode"):
-                num_decoded = plan.decode(memory, context)
+                num_decoded = plan.decode(memory, context, pieces)
             self._builder.stats.count(frames_decoded=num_decoded)
-            state = State.READY
         except Exception:
-            state = State.FAILED
-        self._end(block, state)
+            has_failed = True
+        with self._changed:
+            state = self._pool.pieces_done(block, has_failed=has_failed)
+            if state is not None:
+                self._end(block, state)
 
     def _end(self, block: Block, state: State) -> None:
         with self._changed:

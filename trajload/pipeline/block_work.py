@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trajload.decode import DecodeContext
+from trajload.pipeline.block_plan import BlockPiece
 from trajload.pipeline.block_pool import Block
 from trajload.pipeline.job import Job
 
@@ -30,18 +31,18 @@ class ReadingUnit:
 
 
 class DecodingUnit:
-    """Decode a block."""
+    """Decode pieces of a block."""
 
     job, row, num_parts, has_reads = None, 0, 0, True
 
-    def __init__(self, planner: BlockUnits, block: Block) -> None:
-        self._planner, self._block = planner, block
+    def __init__(self, planner: BlockUnits, block: Block, pieces: list[BlockPiece]) -> None:
+        self._planner, self._block, self.pieces = planner, block, pieces
 
     def read(self) -> None:
         raise NotImplementedError("blocks are read by units of their own")
 
     def run(self, context: DecodeContext) -> None:
-        self._planner.decode_block(self._block, context)
+        self._planner.decode_block(self._block, self.pieces, context)
 
 
 class CopyingUnit:

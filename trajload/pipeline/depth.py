@@ -135,6 +135,11 @@ class DepthControl:
         return self._choice.most
 
     @property
+    def _is_fixed(self) -> bool:
+        """Whether it was asked for, or there is no room to choose."""
+        return self._choice.start == self._choice.most and self.value == self._choice.most
+
+    @property
     def why(self) -> str:
         """For people: the bound, and what was measured last."""
         return f"{self._choice.why}; {self._why}" if self._why else self._choice.why
@@ -147,12 +152,13 @@ class DepthControl:
 
     def made(self, seconds: float) -> None:
         """Note how long a batch took from its planning to its last row."""
-        self._latencies.append(seconds)
+        if not self._is_fixed:
+            self._latencies.append(seconds)
 
     def taken(self, now: float, waited_s: float) -> None:
         """Note that the consumer took a batch for which it waited so long."""
-        if self._choice.start == self._choice.most and self.value == self._choice.most:
-            return  # asked for, or no room to choose
+        if self._is_fixed:
+            return
         with self._lock:
             if self._since is None:
                 self._start_stretch(now)

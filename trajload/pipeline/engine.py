@@ -14,6 +14,7 @@ from trajload.pipeline.block_units import BlockUnits
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.depth import DepthControl, choose_depth
 from trajload.pipeline.gather import GatherUnits, make_gather
+from trajload.pipeline.gather_table import ResidentBudget
 from trajload.pipeline.inline import InlineRun
 from trajload.pipeline.mixed import MixedSource, mix
 from trajload.pipeline.numbering import plan_windows
@@ -210,7 +211,7 @@ class Engine:
     def take_part(self, part: Callable[[slice], slice], num_parts: int) -> None:
         """Build only a part of this rank's rows from now on, with its share of the memory: in a worker process."""
         self.builder.part = part
-        self.gather = make_gather(self.builder)
+        self.gather = make_gather(self.builder, ResidentBudget.of_machine(num_parts))
         self.pool = self.pool.share(num_parts)
 
     def leave_out(self, *, decode: bool = True, reads: bool = False) -> None:
@@ -256,7 +257,8 @@ class Engine:
             "batch_bytes": self.builder.batch_bytes,
             **self.workers.figures(),
             **({} if self.builder.devices is None else {"decode": self.builder.devices.report()}),
-            "pool": pool_figures(self.pool, self.stats),
+            "pool": pool_figures(self.pool, self.stats, max(self.num_workers, 1)),
+            "signals": None if self.gather is None else self.gather.figures(),
             **({"shares": self.sampler.shares(train_step)} if isinstance(self.sampler, MixtureSampler) else {}),
         }
 

@@ -1,8 +1,8 @@
 """Where in memory the rows of low-dimensional streams stand: one table a source, filled as episodes are asked for.
 
-Raw arrays are mapped from their shards, other encodings are decoded once and kept. Each array is checked against its
-checksum when its address is first looked up. What cannot be had, for whatever reason, is left to the plain path, which
-knows how to say what is wrong.
+Streams that fit a budget are read, decoded and checked once an episode, and kept; raw arrays beyond it are mapped from
+their shards. Each array is checked against its checksum when its address is first looked up. What cannot be had, for
+whatever reason, is left to the plain path, which knows how to say what is wrong.
 """
 
 # Shapes: G rows to write, B rows of the batch, S streams, E episodes, N rows of an episode
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,39 +31,68 @@ from trajload.storage.locks import ForkLock
 from trajload.storage.mapped import MappedFile
 from trajload.types import Int64Array, NDArray
 
-__all__ = ["GatherTable", "choose_gathered", "default_resident_bytes"]
+__all__ = ["GatherTable", "Gathered", "Memory", "ResidentBudget", "choose_gathered", "row_bytes"]
 
 _MAX_RESIDENT_BYTES = 1 << 30
+_MAX_COPIED_BYTES = 1 << 28
 _MAX_INT = 2**62
 
 
-def default_resident_bytes() -> int:
-    """Return the budget of decoded streams kept in memory: 1 GiB, less where that is over a sixteenth of the machine's."""
-    try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return _MAX_RESIDENT_BYTES
-    return min(_MAX_RESIDENT_BYTES, physical // 16)
+@dataclass(frozen=True, slots=True)
+class ResidentBudget:
+    """Bytes of rows that may be kept in memory."""
+
+    num_bytes: int
+    """Of all streams."""
+    copied_bytes: int
+    """Of those among them that could be mapped instead, and then be shared by processes."""
+
+    @classmethod
+    def of_machine(cls, num_parts: int = 1) -> ResidentBudget:
+        """Return what one of `num_parts` processes may keep: 1 GiB, a sixteenth of the machine's memory at most,
+        and a quarter of it for streams that could be mapped."""
+        num_bytes = _MAX_RESIDENT_BYTES
+        with suppress(AttributeError, ValueError, OSError):
+            num_bytes = min(num_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
+        return cls(num_bytes // num_parts, min(_MAX_COPIED_BYTES, num_bytes // 4) // num_parts)
+
+    def without(self, gathered: Gathered) -> ResidentBudget:
+        """Return what a source leaves for the next one."""
+        return ResidentBudget(self.num_bytes - gathered.resident_bytes, self.copied_bytes - gathered.copied_bytes)
 
 
-def choose_gathered(
-    dataset: Dataset, choices: Sequence[StreamChoice], resident_bytes: int
-) -> tuple[tuple[StreamChoice, ...], int]:
-    """Return the streams that can be gathered, and how many bytes those take that must be kept decoded.
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Which streams of a source are gathered."""
 
-    Stepwise signals only. Those that stand raw in local files are mapped and cost nothing; of the others the smallest
-    are taken first, for as long as all their rows fit the budget.
+    choices: tuple[StreamChoice, ...]
+    resident: frozenset[str]
+    """Keys of those that are kept in memory; the others are mapped."""
+    resident_bytes: int
+    """Of those, once every episode was met."""
+    copied_bytes: int
+    """Of them those that could be mapped."""
+
+
+def choose_gathered(dataset: Dataset, choices: Sequence[StreamChoice], budget: ResidentBudget) -> Gathered:
+    """Return the streams that can be gathered: stepwise signals only.
+
+    The smallest are kept first, for as long as all their rows fit the budget; those that cannot be mapped before those
+    that can, which are raw in local files.
     """
     low = [c for c in choices if not (c.spec.is_text or c.spec.is_picture) and c.spec.clock == "stepwise"]
     low = [c for c in low if not c.request.age and np.dtype(c.spec.dtype).isnative]
-    mapped = [c.key for c in low if _is_mapped(dataset, c)]
-    kept, num_bytes = set(mapped), 0
-    for choice in sorted((c for c in low if c.key not in kept), key=row_bytes):
+    raw = {c.key for c in low if _is_raw(dataset, c)}
+    kept: set[str] = set()
+    num_bytes = num_copied = 0
+    for choice in sorted(low, key=lambda c: (c.key in raw, row_bytes(c))):
         size = row_bytes(choice) * dataset.num_steps
-        if num_bytes + size <= resident_bytes:
-            num_bytes += size
+        copied = size if choice.key in raw else 0
+        if num_bytes + size <= budget.num_bytes and num_copied + copied <= budget.copied_bytes:
+            num_bytes, num_copied = num_bytes + size, num_copied + copied
             kept.add(choice.key)
-    return tuple(c for c in low if c.key in kept), num_bytes
+    taken = tuple(c for c in low if c.key in kept or c.key in raw)
+    return Gathered(taken, frozenset(kept), num_bytes, num_copied)
 
 
 def row_bytes(choice: StreamChoice) -> int:
@@ -69,7 +100,7 @@ def row_bytes(choice: StreamChoice) -> int:
     return np.dtype(choice.spec.dtype).itemsize * math.prod(choice.spec.shape)
 
 
-def _is_mapped(dataset: Dataset, choice: StreamChoice) -> bool:
+def _is_raw(dataset: Dataset, choice: StreamChoice) -> bool:
     return choice.spec.encoding == "npy" and isinstance(dataset.store, LocalStore)
 
 
@@ -87,7 +118,8 @@ class Memory:
         """Of each file in `files`."""
         self.file_E: NDArray = np.full(num_episodes, -1, dtype=np.int32)
         """Of the file in `files` that holds the mapped arrays of an episode; -1 where none is mapped."""
-        self.kept: list[NDArray] = []
+        self.kept: dict[int, NDArray] = {}
+        """Stream → rows of all steps of all episodes, of resident streams; each is written when its episode is met."""
         self.columns: dict[tuple[int, int], ArrayColumns] = {}
         """By stream and first episode."""
         self.columns_SE: NDArray = np.zeros((num_streams, num_episodes), dtype=np.int32)
@@ -99,22 +131,33 @@ class GatherTable:
 
     Args:
         dataset: Where episodes stand.
-        choices: What `choose_gathered` took.
+        gathered: What `choose_gathered` took.
         num_absent: Further streams, behind those, that no episode has.
         dilation: Of the window.
+        read: Returns bytes of the dataset's files that will be kept, and counts them.
     """
 
-    def __init__(self, dataset: Dataset, choices: Sequence[StreamChoice], num_absent: int, dilation: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        gathered: Gathered,
+        num_absent: int,
+        dilation: int,
+        read: Callable[[ByteRange], bytes],
+    ) -> None:
         self.dataset = dataset
-        self.choices = tuple(choices)
+        self._read = read
+        self.choices = gathered.choices
         # Copies: the kernels are compiled for arrays that may be written.
         self.num_steps_E: Int64Array = np.array(dataset.num_steps_E, dtype=np.int64)
         self.terminated_E = np.array(dataset.terminated_E, dtype=np.int8)
+        self._first_row_E = np.cumsum(self.num_steps_E) - self.num_steps_E
         self.resident_bytes = 0
-        """Bytes of decoded rows held now."""
+        """Bytes of rows held now."""
         self._num_absent = num_absent
         self._longest = int(self.num_steps_E.max(initial=0)) + dilation
-        self._is_mapped = [_is_mapped(dataset, choice) for choice in self.choices]
+        self._is_raw = [_is_raw(dataset, choice) for choice in self.choices]
+        self._is_kept = [choice.key in gathered.resident for choice in self.choices]
         self._lock = ForkLock()
         self._memory: Memory | None = None
         self._context = DecodeContext()
@@ -134,7 +177,7 @@ class GatherTable:
 
     def is_mapped(self, choice: StreamChoice) -> bool:
         """Return whether a stream is taken from mapped files."""
-        return self._is_mapped[self.choices.index(choice)]
+        return not self._is_kept[self.choices.index(choice)]
 
     def clear(self) -> None:
         """Let go of mappings and decoded rows. What is still copying keeps its own."""
@@ -158,6 +201,8 @@ class GatherTable:
 
     def is_unchanged(self, memory: Memory, episode_G: Int64Array) -> bool:
         """Return whether the mapped files of these episodes are as they were when their arrays were checked."""
+        if not memory.files:
+            return True
         if len(memory.files) == 1:
             return memory.files[0].is_unchanged
         return all(memory.files[i].is_unchanged for i in np.unique(memory.file_E[episode_G]).tolist() if i >= 0)
@@ -181,7 +226,7 @@ class GatherTable:
     # ---- addresses ----
 
     def _look_up(self, memory: Memory, s: int, episode: int) -> int:
-        if self._is_mapped[s]:
+        if self._is_raw[s]:
             columns = self._columns(memory, s, episode)
             if columns is not None:
                 i = episode - columns.first_episode
@@ -189,28 +234,37 @@ class GatherTable:
                     return MISSING
                 if columns.kind_R[i] == RAW:
                     place = (columns.file, int(columns.offset_R[i]), int(columns.num_rows_R[i]))
-                    return self._map(memory, s, episode, *place, int(columns.checksum_R[i]))
+                    return self._raw(memory, s, episode, *place, int(columns.checksum_R[i]))
         choice = self.choices[s]
         track = self.dataset.track(episode, choice.name)
         if track is None or track.num_rows == 0:
             return MISSING
         if track.num_rows < self.num_steps_E[episode]:
             return BAD
-        if self._is_mapped[s]:
+        if self._is_raw[s]:
             if not isinstance(track, ArrayTrack) or track.dtype != np.dtype(choice.spec.dtype):
                 return BAD
-            return self._map(memory, s, episode, track.file, track.offset, track.num_rows, track.checksum)
+            return self._raw(memory, s, episode, track.file, track.offset, track.num_rows, track.checksum)
         # Only rows that stand at steps can be asked for.
         rows_N = np.arange(int(self.num_steps_E[episode]), dtype=np.int64)
-        out = np.empty((len(rows_N), *choice.spec.shape), dtype=choice.spec.dtype)
+        out = self._room(memory, s, episode)
         store = self.dataset.store
-        blobs = [store.read(where) for where in plan_reads(track, rows_N)]
+        blobs = [self._read(where) for where in plan_reads(track, rows_N)]
         decode_rows(
             track, rows_N, blobs, out, spec=choice.spec, request=choice.request, store=store, context=self._context
         )
-        memory.kept.append(out)
         self.resident_bytes += out.nbytes
         return int(out.ctypes.data)
+
+    def _room(self, memory: Memory, s: int, episode: int) -> NDArray:
+        """Return where a resident stream keeps the rows of an episode."""
+        rows = memory.kept.get(s)
+        if rows is None:
+            # One piece for the whole stream: pages come as they are written, and neighbours share them.
+            spec = self.choices[s].spec
+            rows = memory.kept[s] = np.empty((int(self.num_steps_E.sum()), *spec.shape), dtype=spec.dtype)
+        first = int(self._first_row_E[episode])
+        return rows[first : first + int(self.num_steps_E[episode])]
 
     def _columns(self, memory: Memory, s: int, episode: int) -> ArrayColumns | None:
         first = int(memory.columns_SE[s, episode]) - 1
@@ -223,13 +277,28 @@ class GatherTable:
             memory.columns_SE[s, first : first + len(found.kind_R)] = first + 1
         return found
 
-    def _map(
+    def _raw(
         self, memory: Memory, s: int, episode: int, file: str, offset: int, num_rows: int, checksum: int | None
     ) -> int:
-        """Return the address of a raw array in its mapped file, once its bytes are known to be right."""
-        store = self.dataset.store
+        """Return the address of a raw array in its mapped file or in memory, once its bytes are known to be right."""
+        where = ByteRange(file, offset, num_rows * row_bytes(self.choices[s]))
+        # Before it is read: what is changed after this is noticed, since the file is no more what was mapped.
+        mapped = None if self._is_kept[s] else self._mapped(memory, episode, where)
+        # Read, not taken from the mapping: a file that was cut meanwhile is an error here, and a signal there.
+        data = self._read(where) if mapped is None else self.dataset.store.read(where)
+        if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
+            raise ShardCorruptError(f"array at byte {offset} of {file!r} is damaged.")
+        if mapped is not None:
+            return mapped.address + offset
+        out = self._room(memory, s, episode)
+        out.reshape(-1)[:] = np.frombuffer(data, out.dtype, out.size)
+        self.resident_bytes += out.nbytes
+        return int(out.ctypes.data)
+
+    def _mapped(self, memory: Memory, episode: int, where: ByteRange) -> MappedFile:
+        """Return the mapping of the file that holds an array."""
+        store, file = self.dataset.store, where.file
         assert isinstance(store, LocalStore)
-        num_bytes = num_rows * row_bytes(self.choices[s])
         number = memory.number_of.get(file, -1)
         if number < 0:
             memory.files.append(MappedFile(Path(store.root, check_inside(file))))
@@ -238,10 +307,6 @@ class GatherTable:
         if memory.file_E[episode] not in (-1, number):
             raise ShardCorruptError(f"arrays of one episode stand in {file!r} and another file.")
         memory.file_E[episode] = number
-        if offset + num_bytes > mapped.num_bytes:
-            raise ShardCorruptError(f"file {file!r} ends before the array at byte {offset} does.")
-        # Read, not taken from the mapping: a file that was cut meanwhile is an error here, and a signal there.
-        data = store.read(ByteRange(file, offset, num_bytes))
-        if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
-            raise ShardCorruptError(f"array at byte {offset} of {file!r} is damaged.")
-        return mapped.address + offset
+        if where.offset + where.size > mapped.num_bytes:
+            raise ShardCorruptError(f"file {file!r} ends before the array at byte {where.offset} does.")
+        return mapped

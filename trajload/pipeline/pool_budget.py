@@ -19,13 +19,15 @@ from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 
-__all__ = ["PoolBudget", "check_pool_bytes", "choose_pool", "pool_figures"]
+__all__ = ["MAX_AHEAD_STEPS", "PoolBudget", "check_pool_bytes", "choose_pool", "pool_figures"]
 
 _MAX_AUTO_BYTES = 2 << 30
+MAX_AHEAD_STEPS = 64
+_MIN_AHEAD_STEPS = 4
 _MANY_LANES = 32
 _EVEN_BYTES = 400 << 20
-"""Up to so much there is room for the first blocks of an epoch beside the last ones of the epoch before, so that an epoch
-begins without a stall; beyond it, for what all lanes have in use."""
+"""Up to so much there is room for blocks that are decoded ahead, so that decoding is spread evenly; beyond it, for what all
+lanes have in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class PoolBudget:
     block_bytes: int = 0
     """Of the largest block, as far as lengths tell."""
     lanes_per_row: int = 1
+    num_lanes: int = 0
+    """Blocks in use at a time."""
+    blocks_per_step: float = 0.0
+    """Blocks that a train_step uses up, about."""
     is_asked: bool = False
     """Whether the user gave the number: then a block beyond it is an error, else its rows decode by themselves."""
 
@@ -46,7 +52,22 @@ class PoolBudget:
         num_bytes = self.num_bytes // num_parts
         if num_bytes < self.block_bytes:
             return replace(self, num_bytes=0, why=f"{self.why}: {num_bytes} bytes for each process hold no block")
-        return replace(self, num_bytes=num_bytes, why=f"{self.why}, shared by {num_parts} processes")
+        return replace(
+            self,
+            num_bytes=num_bytes,
+            why=f"{self.why}, shared by {num_parts} processes",
+            num_lanes=-(-self.num_lanes // num_parts),
+            blocks_per_step=self.blocks_per_step / num_parts,
+        )
+
+    def ahead(self, num_decoders: int) -> tuple[int, str]:
+        """Return over how many train_steps the work on a block is spread ahead of its first use, and what limits that."""
+        num_spare = self.num_bytes // max(self.block_bytes, 1) - self.num_lanes - num_decoders
+        steps = int(max(num_spare, 0) / max(self.blocks_per_step, 1e-9))
+        if steps >= MAX_AHEAD_STEPS:
+            return MAX_AHEAD_STEPS, f"at most {MAX_AHEAD_STEPS} train_steps"
+        why = f"room for {max(num_spare, 0)} blocks beside those of {self.num_lanes} lanes and {num_decoders} decoders"
+        return max(steps, _MIN_AHEAD_STEPS), f"{why}, {self.blocks_per_step:.3g} used up in a train_step"
 
     def too_small(self, needed: int) -> ConfigError:
         """Return the error of a block that is larger than the pool."""
@@ -79,26 +100,29 @@ def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int)
     shapes = [shape for shape in found if shape is not None]
     if not shapes:
         return PoolBudget(0, "no stream of pictures in an order of blocks")
-    block_bytes = max(size for size, _ in shapes)
-    lanes_per_row = max(lanes for _, lanes in shapes)
+    block_bytes = max(shape.num_bytes for shape in shapes)
+    lanes_per_row = max(shape.lanes_per_row for shape in shapes)
+    per_step = builder.num_rows / min(shape.block_windows for shape in shapes)
+    num_lanes = builder.num_rows * lanes_per_row
     if asked is not None:
-        budget = PoolBudget(asked, "asked for", block_bytes, lanes_per_row, is_asked=True)
+        budget = PoolBudget(asked, "asked for", block_bytes, lanes_per_row, num_lanes, per_step, is_asked=True)
         if asked < block_bytes:
             raise budget.too_small(block_bytes)
         return budget
-    num_lanes = builder.num_rows * lanes_per_row
     # Of many lanes some are between two blocks, and leave room for the next.
     num_needed = num_lanes + (num_lanes < _MANY_LANES)
-    num_even = 2 * num_lanes + num_lanes // 8 + 2 * num_workers + 4
+    # Where epochs begin with a new block in each lane, there is room for those beside the last ones of the epoch before.
+    num_ahead = num_lanes // 4 if all(shape.has_seams for shape in shapes) else num_lanes + num_lanes // 8
+    num_even = num_lanes + num_ahead + 2 * num_workers + 4
     num_blocks = max(num_needed, min(num_even, _EVEN_BYTES // max(block_bytes, 1)))
     bound = min(_MAX_AUTO_BYTES, _available_bytes() // 4)
     why = f"auto: {num_blocks} blocks of up to {block_bytes} bytes for {num_lanes} lanes, at most {bound} bytes"
     if block_bytes > bound:
         return PoolBudget(0, f"{why}: not one fits, so each window is decoded by itself")
-    return PoolBudget(min(num_blocks * block_bytes, bound), why, block_bytes, lanes_per_row)
+    return PoolBudget(min(num_blocks * block_bytes, bound), why, block_bytes, lanes_per_row, num_lanes, per_step)
 
 
-def pool_figures(budget: PoolBudget, stats: StageStats) -> dict[str, Any]:
+def pool_figures(budget: PoolBudget, stats: StageStats, num_decoders: int) -> dict[str, Any]:
     """Return what `Loader.stats` tells of the pool."""
     counts = stats.counted(
         "pool_used_bytes",
@@ -112,10 +136,12 @@ def pool_figures(budget: PoolBudget, stats: StageStats) -> dict[str, Any]:
         "frames_copied",
     )
     copied = counts["frames_copied"]
+    ahead, ahead_why = budget.ahead(num_decoders) if budget.num_bytes else (0, "no pool")
     return {
         "budget_bytes": budget.num_bytes,
         "budget_why": budget.why,
         "block_bytes": budget.block_bytes,
+        **{"ahead_train_steps": ahead, "ahead_why": ahead_why},
         "used_bytes": counts["pool_used_bytes"],
         "peak_bytes": counts["pool_peak_bytes"],
         "rows": counts["pool_rows"],
@@ -124,8 +150,20 @@ def pool_figures(budget: PoolBudget, stats: StageStats) -> dict[str, Any]:
     }
 
 
-def _shape(source: SourceRows) -> tuple[int, int] | None:
-    """Return (bytes of a block, lanes of a row) of a source; None if its order has no blocks."""
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Of a source's order."""
+
+    num_bytes: int
+    """Of a block."""
+    block_windows: int
+    lanes_per_row: int
+    has_seams: bool
+    """Whether lanes go on over the ends of epochs."""
+
+
+def _shape(source: SourceRows) -> _Shape | None:
+    """Return what the blocks of a source are like; None if its order has none."""
     config: Any = source.sampler.order_config
     block_windows: int | None = getattr(config, "block_windows", None)
     if block_windows is None:
@@ -135,7 +173,7 @@ def _shape(source: SourceRows) -> tuple[int, int] | None:
     size = sum(
         aligned(_most_rows(source, choice, block_windows) * _row_bytes(choice)) for choice in pooled_streams(source)
     )
-    return size, lanes_per_row
+    return _Shape(size, block_windows, lanes_per_row, getattr(order, "has_seams", False))
 
 
 def _row_bytes(choice: StreamChoice) -> int:

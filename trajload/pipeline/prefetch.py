@@ -48,6 +48,9 @@ class _Shared:
         self.depth = depth
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
+        """The consumer waits here."""
+        self.has_room = threading.Condition(self.lock)
+        """The planner waits here for room for so many jobs as it opens together."""
         self.open_jobs: deque[Job] = deque()
         self.closing = False
         self.num_ready = 0
@@ -56,6 +59,14 @@ class _Shared:
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
         """Of the planner: what it opened before is still delivered."""
+
+    @property
+    def num_wanted(self) -> int:
+        """How many jobs are to be opened now. The lock is held."""
+        num = max(1, min(self.planner.num_together, self.depth.value // 2))
+        if self.stop_at is not None:
+            num = max(0, min(num, self.stop_at - self.next_plan))
+        return num if num <= self.depth.value - len(self.open_jobs) else 0
 
     def fail(self, err: BaseException) -> None:
         with self.changed:
@@ -79,27 +90,26 @@ class _Shared:
 def _plan_loop(shared: _Shared) -> None:
     try:
         while True:
-            with shared.changed:
-                while not shared.closing and (
-                    len(shared.open_jobs) >= shared.depth.value
-                    or (shared.stop_at is not None and shared.next_plan >= shared.stop_at)
-                ):
-                    shared.changed.wait()
+            with shared.has_room:
+                while not shared.closing and not shared.num_wanted:
+                    shared.has_room.wait()
                 if shared.closing:
                     return
-                train_step = shared.next_plan
+                train_step, most = shared.next_plan, shared.num_wanted
             opened_at = time.perf_counter()
-            job = shared.planner.open_job(train_step)
-            job.opened_at = opened_at
+            jobs = shared.planner.open_jobs(train_step, most)
             with shared.changed:
-                if job.remaining == 0:  # done on the way
-                    shared.depth.made(time.perf_counter() - opened_at)
-                shared.open_jobs.append(job)
-                shared.num_ready += job.remaining == 0
-                shared.next_plan = train_step + 1
+                for job in jobs:
+                    job.opened_at = opened_at
+                    if job.remaining == 0:  # done on the way
+                        shared.num_ready += 1
+                        shared.depth.made(time.perf_counter() - opened_at)
+                shared.open_jobs.extend(jobs)
+                shared.next_plan = train_step + len(jobs)
                 shared.changed.notify_all()
-            shared.planner.begin(job)
-            del job
+            for job in jobs:
+                shared.planner.begin(job)
+            del job, jobs
             shared.planner.look_ahead()
     except BaseException as err:
         with shared.changed:
@@ -151,6 +161,7 @@ def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> N
     with shared.changed:
         shared.closing = True
         shared.changed.notify_all()
+        shared.has_room.notify_all()
     shared.planner.stop()
     for role in ("plan", "read", "decode"):
         _join(threads[role])
@@ -250,7 +261,8 @@ class Prefetcher:
             shared.num_ready -= 1
             now = time.perf_counter()
             shared.depth.taken(now, now - asked_at)
-            shared.changed.notify_all()
+            if shared.num_wanted:
+                shared.has_room.notify_all()
         if job.errors:
             _, err = min(job.errors, key=lambda pair: pair[0])
             raise err

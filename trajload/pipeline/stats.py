@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trajload.pipeline.stats_costs import CostLog
-from trajload.pipeline.stats_meter import SPAN_FIELDS, STAGES, Meter, MeterDelta, quantile, thread_figures
+from trajload.pipeline.stats_meter import STAGES, Meter, MeterDelta, quantile, thread_figures
 from trajload.storage.locks import ForkLock
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class StageStats:
 
     def gathered(self, seconds: float, num_windows: int, num_bytes: int) -> None:
         """Note rows that were copied at once; windows count where nothing of them is left to do."""
-        meter = self.meter
+        meter = getattr(self._local, "meter", None) or self._new_meter()
         meter.add("decode", seconds)
         counts = meter.counts
         counts["windows"] += num_windows
@@ -109,17 +109,15 @@ class StageStats:
 
     def window_read(self, plan_s: float, read_s: float, num_bytes: int) -> None:
         """Note a window that was planned, and read unless there was nothing to read; both end now."""
-        meter = self.meter
-        meter.add("plan", plan_s)
+        meter = getattr(self._local, "meter", None) or self._new_meter()
+        meter.add("plan", plan_s, read_s)
         if num_bytes:
             meter.add("read", read_s)
             meter.counts["bytes_read"] += num_bytes
-            if meter.spans is not None:
-                meter.spans[-2 * SPAN_FIELDS + 1] -= read_s  # it was planned before it was read
 
     def window_decoded(self, seconds: float, frames: int, num_decoded: int) -> None:
         """Note a decoded window: pictures delivered, and pictures that went through a decoder."""
-        meter = self.meter
+        meter = getattr(self._local, "meter", None) or self._new_meter()
         meter.add("decode", seconds)
         counts = meter.counts
         counts["windows"] += 1
@@ -142,8 +140,11 @@ class StageStats:
         begin = time.perf_counter()
         batch = batches.next()
         if batch is not None:
-            self.meter.add("wait", time.perf_counter() - begin)
-            self.delivered()
+            meter = getattr(self._local, "meter", None) or self._new_meter()
+            meter.add("wait", time.perf_counter() - begin)
+            meter.counts["batches"] += 1
+            if self._first_batch_s is None:
+                self._first_batch_s = time.perf_counter() - self._since
         return batch
 
     def delivered(self) -> None:
@@ -216,9 +217,9 @@ class StageStats:
             self.is_tracing = False
             found = []
             for meter in self._all():
-                if meter.spans:
-                    found.append((meter, meter.spans))
-                meter.spans = None
+                spans, meter.spans = meter.spans, None
+                if spans:
+                    found.append((meter, spans[:]))  # a copy: its thread may just be adding to it
         return found
 
     # ---- what users see ----

@@ -18,7 +18,7 @@ STAGES = ("plan", "read", "decode", "augment", "collate", "transfer", "wait")
 _NUMBER = {stage: float(i) for i, stage in enumerate(STAGES)}
 _LEAST_S = 1e-9
 _ALL_OF = 1024
-_GOLDEN, _EIGHTH = 0x9E3779B1, 1 << 29
+_GOLDEN = 0x9E3779B1
 SPAN_FIELDS = 4
 """(number of the stage, begin, seconds, train_step or -1) of each span, begin on the clock of `time.perf_counter`."""
 
@@ -39,12 +39,28 @@ class MeterDelta:
 class Tally:
     """Pieces of work of one stage, their seconds, and how those were spread: eight buckets for each doubling."""
 
-    __slots__ = ("buckets", "count", "seconds")
+    __slots__ = ("_kept", "buckets", "count", "next_kept", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.count = 0
         self.buckets: dict[int, int] = {}
+        self.next_kept = 1
+        """Piece of work that goes into the histogram next."""
+        self._kept = 0
+
+    def keep(self, seconds: float) -> None:
+        """Let a piece of work stand in the histogram for all since the last one that does.
+
+        Beyond the first thousand that is one of eight, since it is half of the cost of a note. Gaps vary by the golden
+        ratio: every eighth would meet one of two sources only, where rows take turns.
+        """
+        fraction, exponent = math.frexp(seconds or _LEAST_S)
+        number = 8 * exponent + int(16.0 * fraction)
+        count, buckets = self.count, self.buckets
+        buckets[number] = buckets.get(number, 0) + count - self._kept
+        self._kept = count
+        self.next_kept = count + (1 if count < _ALL_OF else 1 + (count * _GOLDEN >> 28 & 15))
 
     def merge(self, seconds: float, count: int, buckets: Mapping[int, int]) -> None:
         """Add what was counted elsewhere."""
@@ -76,20 +92,16 @@ class Meter:
         self.taken = _Sums({}, {}, {}, {})
         """Sums at the last `take`."""
 
-    def add(self, stage: str, seconds: float) -> None:
-        """Note one piece of work, which ends now."""
+    def add(self, stage: str, seconds: float, ago_s: float = 0.0) -> None:
+        """Note one piece of work, which ends now, or ended some time ago."""
         tally = self.tallies[stage]
         tally.seconds += seconds
         tally.count = count = tally.count + 1
-        # Beyond the first, one of eight stands for all in the histogram, which is half of the cost of a note. They are
-        # spread by the golden ratio: every eighth would meet one of two sources only, where rows take turns.
-        if count <= _ALL_OF or count * _GOLDEN & 0xFFFFFFFF < _EIGHTH:
-            fraction, exponent = math.frexp(seconds or _LEAST_S)
-            number = 8 * exponent + int(16.0 * fraction)
-            buckets = tally.buckets
-            buckets[number] = buckets.get(number, 0) + (1 if count <= _ALL_OF else 8)
-        if self.spans is not None:
-            self.spans.extend((_NUMBER[stage], time.perf_counter() - seconds, seconds, self.step))
+        if count >= tally.next_kept:
+            tally.keep(seconds)
+        spans = self.spans  # which whoever ends the trace may take away meanwhile
+        if spans is not None:
+            spans.extend((_NUMBER[stage], time.perf_counter() - seconds - ago_s, seconds, self.step))
 
     def count(self, amounts: Mapping[str, int]) -> None:
         """Add to named counters."""
@@ -108,11 +120,11 @@ class Meter:
         """Return what was counted since the last call, None for nothing."""
         now, old = self._sums(), self.taken
         self.taken = now
-        spans = None
-        if self.spans is not None:
-            num = len(self.spans)
-            spans = self.spans[:num].tobytes()
-            del self.spans[:num]  # what the thread adds meanwhile comes after
+        spans, kept = None, self.spans
+        if kept is not None:
+            num = len(kept)
+            spans = kept[:num].tobytes()
+            del kept[:num]  # what the thread adds meanwhile comes after
         counts = {name: count - old.counts.get(name, 0) for name, count in now.counts.items()}
         delta = MeterDelta(
             self.name,
@@ -139,8 +151,9 @@ class Meter:
         for stage, spent in delta.seconds.items():
             self.tallies[stage].merge(spent, delta.notes[stage], delta.buckets[stage])
         self.count(delta.counts)
-        if delta.spans and self.spans is not None:
-            self.spans.frombytes(delta.spans)
+        spans = self.spans
+        if delta.spans and spans is not None:
+            spans.frombytes(delta.spans)
 
     def absorb(self, other: Meter) -> None:
         """Add all of another meter of this process, whose thread has ended."""

@@ -54,8 +54,16 @@ class Unit(Protocol):
 class UnitPlanner(Protocol):
     """Cuts batches into units, and says which of them is next. Knows when a unit may run, so that no thread waits in one."""
 
-    def open_job(self, train_step: int) -> Job:
-        """Return the fresh job of `train_step`, with `remaining` set. Called for consecutive train_steps by one thread."""
+    @property
+    def num_together(self) -> int:
+        """How many jobs are best opened by one call; more than 1 where batches are so small that each call is felt."""
+        ...
+
+    def open_jobs(self, train_step: int, most: int) -> list[Job]:
+        """Return the fresh jobs of some train_steps in a row, `most` at most, with `remaining` set.
+
+        Called by one thread, for `train_step` one after the last job returned.
+        """
         ...
 
     def begin(self, job: Job) -> None:
@@ -102,21 +110,35 @@ class QueuedUnits:
         self._max_read = max(2 * num_decoders, num_readers, 4)
         self._is_stopped = False
         self._fresh: deque[Sequence[Unit]] = deque()
+        self.num_together = 1
 
     def units(self, job: Job) -> Sequence[Unit]:
         """Return the work on a fresh job, in the order in which it should begin; none if it was done at once."""
         raise NotImplementedError
 
-    def open_job(self, train_step: int) -> Job:
-        job = self._builder.open_job(train_step, self._refs(train_step))
-        units = self.units(job)
-        self._fresh.append(units)
-        job.remaining = sum(unit.num_parts for unit in units)
-        return job
+    def units_of(self, jobs: Sequence[Job]) -> list[Sequence[Unit]]:
+        """Return the work on each of some fresh jobs of consecutive train_steps."""
+        return [self.units(job) for job in jobs]
+
+    def open_jobs(self, train_step: int, most: int) -> list[Job]:
+        jobs: list[Job] = []
+        try:
+            for step in range(train_step, train_step + max(1, min(most, self.num_together))):
+                jobs.append(self._builder.open_job(step, self._refs(step)))
+        except Exception:
+            if not jobs:
+                raise  # else those before it come first, and it fails again
+        for job, units in zip(jobs, self.units_of(jobs), strict=True):
+            self._fresh.append(units)
+            job.remaining = sum(unit.num_parts for unit in units)
+        return jobs
 
     def begin(self, job: Job) -> None:
+        units = self._fresh.popleft()
+        if not units:
+            return
         with self._readable:
-            for unit in self._fresh.popleft():
+            for unit in units:
                 (self._to_read if unit.has_reads else self._to_run).append(unit)
             self._runnable.notify(len(self._to_run))
             self._readable.notify(len(self._to_read))

@@ -1,6 +1,6 @@
 """What all versions of `interleaved` share: blocks in lanes, and what is told of their uses.
 
-`interleaved_1.py` and `interleaved_2.py` hold the arithmetic; nothing outside of `orders.py` needs to know which it has.
+`interleaved_1.py`, `_2` and `_3` hold the arithmetic; nothing outside of `orders.py` needs to know which it has.
 """
 
 # Shapes: B offsets or windows, P parts of blocks
@@ -40,10 +40,11 @@ def check_lanes_per_row(lanes_per_row: int) -> int:
 class BlockUses:
     """The block behind each of some rows, and whether its use begins or ends there.
 
-    A use is a run of windows of one block in one lane of one epoch: they come every `lanes_per_row` batches on the same row,
-    so a pool decodes the block where the use begins and frees it where it ends. (epoch, lane, block) names a use while it
-    lasts. A block cut between two lanes is two uses. In `interleaved/2` a block may also be cut between the start and the
-    end of one lane: two uses of the same name, of which the first ends before the second begins.
+    A use is a run of windows of one block in one lane: they come every `lanes_per_row` batches on the same row,
+    so a pool decodes the block where the use begins and frees it where it ends. (use_epoch, lane, block) names a use while it
+    lasts. A block cut between two lanes is two uses. Since `interleaved/2` a block may also be cut between two parts of
+    one lane: two uses of the same name, of which the first ends before the second begins. In `interleaved/3` a use may go
+    on in the next epoch.
     """
 
     block_B: Int64Array
@@ -54,6 +55,8 @@ class BlockUses:
     size_B: Int64Array
     use_size_B: Int64Array
     """Windows of this use, at most `size_B`."""
+    use_epoch_B: Int64Array
+    """Epoch in which the use began."""
     begins_B: BoolArray
     ends_B: BoolArray
 
@@ -97,8 +100,12 @@ class InterleavedOrder(ABC):
         """Return the block that the window at each offset of `epoch` belongs to."""
 
     @abstractmethod
-    def lane_of(self, offset_B: Int64Array) -> Int64Array:
-        """Return the lane of each offset, the same in every epoch."""
+    def lane_of(self, epoch: int, offset_B: Int64Array) -> Int64Array:
+        """Return the lane of each offset."""
+
+    def first_row(self, epoch: int) -> int:
+        """Return the row of the global batch that lane 0 is on in `epoch`; the next lanes are on the next rows."""
+        return epoch * self.num_windows % self.global_batch_size
 
     @abstractmethod
     def block_uses(self, epoch: int, offset_B: Int64Array) -> BlockUses:
@@ -107,6 +114,10 @@ class InterleavedOrder(ABC):
     @abstractmethod
     def cut_parts(self, epoch: int) -> tuple[Int64Array, Int64Array]:
         """Return (block_P, lane_P): each use of the blocks that are used more than once in `epoch`."""
+
+    def num_continued(self, epoch: int) -> int:
+        """Return how many uses that `epoch` has began before it."""
+        return 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_lanes} lanes, {self.blocks!r})"

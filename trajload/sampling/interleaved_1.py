@@ -61,7 +61,7 @@ class Interleaved1Order(InterleavedOrder):
         tables = self._epochs.get(check_epoch(epoch))
         return tables.permutation.forward(tables.sums.find(index_B)[0])
 
-    def lane_of(self, offset_B: Int64Array) -> Int64Array:
+    def lane_of(self, epoch: int, offset_B: Int64Array) -> Int64Array:
         return self.lanes.lane(check_range("offset", offset_B, self.num_windows))
 
     def block_uses(self, epoch: int, offset_B: Int64Array) -> BlockUses:
@@ -81,6 +81,7 @@ class Interleaved1Order(InterleavedOrder):
             first_window_id_B=first_B,
             size_B=size_B,
             use_size_B=stop_B - start_B,
+            use_epoch_B=np.full_like(index_B, epoch),
             begins_B=index_B == start_B,
             ends_B=index_B == stop_B - 1,
         )

@@ -62,7 +62,7 @@ class Interleaved2Order(InterleavedOrder):
     def block_of(self, epoch: int, offset_B: Int64Array) -> Int64Array:
         return self.block_uses(epoch, offset_B).block_B
 
-    def lane_of(self, offset_B: Int64Array) -> Int64Array:
+    def lane_of(self, epoch: int, offset_B: Int64Array) -> Int64Array:
         return check_range("offset", offset_B, self.num_windows) % self.num_lanes
 
     def block_uses(self, epoch: int, offset_B: Int64Array) -> BlockUses:
@@ -90,6 +90,7 @@ class Interleaved2Order(InterleavedOrder):
             first_window_id_B=found.blocks.first_window_id_B,
             size_B=found.blocks.size_B,
             use_size_B=stop_B - start_B,
+            use_epoch_B=np.full_like(offset_B, epoch),
             begins_B=read.index_B == start_B,
             ends_B=read.index_B == stop_B - 1,
         )

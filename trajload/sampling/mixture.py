@@ -329,6 +329,7 @@ def _single_uses(refs: BatchRefs, here: slice) -> BlockUses:
         first_window_id_B=refs.window_id_B[here],
         size_B=all_B.astype(np.int64),
         use_size_B=all_B.astype(np.int64),
+        use_epoch_B=refs.epoch_B[here],
         begins_B=all_B,
         ends_B=all_B,
     )

@@ -21,6 +21,7 @@ from trajload.sampling.continuous import ContinuousOrder
 from trajload.sampling.interleaved import InterleavedOrder, check_lanes_per_row
 from trajload.sampling.interleaved_1 import Interleaved1Order
 from trajload.sampling.interleaved_2 import Interleaved2Order
+from trajload.sampling.interleaved_3 import Interleaved3Order
 from trajload.sampling.order_base import Order, OrderInputs
 from trajload.sampling.shuffled import SequentialOrder, ShuffledOrder
 from trajload.sampling.weighted import WeightedOrder, integer_weights
@@ -31,6 +32,7 @@ __all__ = [
     "Continuous",
     "Interleaved",
     "Interleaved1",
+    "Interleaved2",
     "Order",
     "OrderConfig",
     "Sequential",
@@ -82,7 +84,7 @@ class Interleaved(OrderConfig):
 
     Example:
         >>> Interleaved(block_windows=32).to_json()
-        {'version': 'interleaved/2', 'block_windows': 32, 'lanes_per_row': 4}
+        {'version': 'interleaved/3', 'block_windows': 32, 'lanes_per_row': 4}
     """
 
     block_windows: int = 16
@@ -90,14 +92,14 @@ class Interleaved(OrderConfig):
     lanes_per_row: int = 4
     """Blocks in use per row of the global batch. 1 draws neighbouring batches from the same blocks; lowered on small
     data until there is a block for each lane."""
-    version: ClassVar[str] = "interleaved/2"
+    version: ClassVar[str] = "interleaved/3"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_windows", check_block_windows(self.block_windows))
         object.__setattr__(self, "lanes_per_row", check_lanes_per_row(self.lanes_per_row))
 
     def build(self, inputs: OrderInputs) -> InterleavedOrder:
-        return Interleaved2Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
+        return Interleaved3Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -120,6 +122,21 @@ class Interleaved1(Interleaved):
 
     def build(self, inputs: OrderInputs) -> InterleavedOrder:
         return Interleaved1Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaved2(Interleaved):
+    """`interleaved/2`, to go on with runs that began with it; `Interleaved` begins no blocks at the start of an epoch.
+
+    Example:
+        >>> order_config({"version": "interleaved/2", "block_windows": 32}) == Interleaved2(block_windows=32)
+        True
+    """
+
+    version: ClassVar[str] = "interleaved/2"
+
+    def build(self, inputs: OrderInputs) -> InterleavedOrder:
+        return Interleaved2Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
 
 
 @dataclass(frozen=True)
@@ -183,7 +200,8 @@ class Weighted(OrderConfig):
 
 
 _ORDERS: dict[str, type[OrderConfig]] = {
-    order.version: order for order in (Sequential, Shuffled, Interleaved1, Interleaved, Continuous, Weighted)
+    order.version: order
+    for order in (Sequential, Shuffled, Interleaved1, Interleaved2, Interleaved, Continuous, Weighted)
 }
 """Of one name, the newest version last."""
 _NEWEST = {version.split("/")[0]: version for version in _ORDERS}

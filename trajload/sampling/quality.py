@@ -182,8 +182,9 @@ def _uses_per_block(sampler: Sampler, blocks: BlockTable) -> float:
     order = sampler.window_order
     if not isinstance(order, InterleavedOrder):
         return order.num_windows / blocks.num_blocks
-    block_P, _ = order.cut_parts(0)
-    return 1 + (len(block_P) - len(np.unique(block_P))) / blocks.num_blocks
+    # Not of the first epoch: what the others go on with begins in it.
+    block_P, _ = order.cut_parts(1)
+    return 1 + (len(block_P) - len(np.unique(block_P)) - order.num_continued(1)) / blocks.num_blocks
 
 
 def ranks_per_block(order: InterleavedOrder, global_batch_size: int, num_ranks: int, *, epoch: int = 0) -> float:
@@ -195,6 +196,7 @@ def ranks_per_block(order: InterleavedOrder, global_batch_size: int, num_ranks: 
     for rank in range(num_ranks):
         rank_B[rank_rows(global_batch_size, World(rank=rank, world_size=num_ranks))] = rank
     block_P, lane_P = order.cut_parts(epoch)
-    first_row = epoch * order.num_windows % global_batch_size
-    pairs = set(zip(block_P.tolist(), rank_B[(first_row + lane_P) % global_batch_size].tolist(), strict=True))
+    pairs = set(
+        zip(block_P.tolist(), rank_B[(order.first_row(epoch) + lane_P) % global_batch_size].tolist(), strict=True)
+    )
     return 1 + (len(pairs) - len(np.unique(block_P))) / order.blocks.num_blocks

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trajload.errors import ConfigError, WindowError
+from trajload.sampling.permute import njit
 from trajload.spec import Window
 from trajload.types import BoolArray, Int64Array
 
@@ -19,6 +20,23 @@ __all__ = ["MAX_NUM_WINDOWS", "WindowTable"]
 
 MAX_NUM_WINDOWS = 2**62
 """So that an offset plus a batch of rows always fits int64, and half a Feistel domain fits 31 bits."""
+
+
+@njit
+def _find(first_E1: Any, window_id_B: Any, episode_B: Any) -> None:
+    """Write the last episode whose first id is not above each id: of several that begin there, the others are empty.
+
+    Halving without branches, all ids side by side: a fraction of the time of `np.searchsorted`, whose branches cannot
+    be predicted.
+    """
+    episode_B[:] = 0
+    size = first_E1.size
+    while size > 1:
+        half = size >> 1
+        for b in range(window_id_B.size):
+            middle = episode_B[b] + half
+            episode_B[b] = middle if first_E1[middle] <= window_id_B[b] else episode_B[b]
+        size -= half
 
 
 class WindowTable:
@@ -177,10 +195,10 @@ class WindowTable:
                 raise WindowError(
                     f"window id {low if low < 0 else high} does not exist: expected 0 <= id < {self._num_windows}."
                 )
-        # side="right": of several episodes that begin at the same id, all but the last are without windows.
-        episode_B = np.asarray(np.searchsorted(self._first_E1, window_id_B, side="right"), dtype=np.int64) - 1
+        episode_B = np.empty_like(window_id_B)
+        _find(self._first_E1, np.ascontiguousarray(window_id_B).reshape(-1), episode_B.reshape(-1))
         start_B = self._first_anchor + (self._slots(window_id_B) - self._slot_E1[episode_B]) * self.window.stride
-        return np.asarray(episode_B, dtype=np.int64), np.asarray(start_B, dtype=np.int64)
+        return episode_B, np.asarray(start_B, dtype=np.int64)
 
     def window_id(self, episode_B: Int64Array, start_B: Int64Array) -> Int64Array:
         """Return the ids of the windows that start at `start_B` of `episode_B`; the inverse of `locate`.

@@ -26,7 +26,7 @@ def test_order_lists_the_windows_that_the_loader_takes(trajload: Run, demo_datas
         order=tl.Interleaved(block_windows=8),
     ) as loader:  # fmt: skip
         refs = loader.batch_at(1234).refs
-    assert got["order"] == "interleaved/2"
+    assert got["order"] == "interleaved/3"
     assert [(r["window_id"], r["start"], r["stop"], r["position"]) for r in got["rows"]] == [
         (ref.window_id, ref.start, ref.stop, ref.position) for ref in refs
     ]

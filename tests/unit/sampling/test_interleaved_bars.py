@@ -21,11 +21,11 @@ CASES = [("ragged", 32, 4), ("ragged", 32, 8), ("ragged", 256, 4), ("equal", 32,
 
 
 def epoch_of(
-    data: str, size: int, lanes_per_row: int, config: type[Interleaved] = Interleaved
+    data: str, size: int, lanes_per_row: int, config: type[Interleaved] = Interleaved, seed: int = 7
 ) -> tuple[Sampler, InterleavedOrder, range]:
     """Return a sampler, its order, and the train_steps of the first epoch without its start, where all lanes begin."""
     table = WindowTable(DATA[data], Window(num_steps=1))
-    sampler = Sampler(table, order=config(lanes_per_row=lanes_per_row), seed=7, global_batch_size=size)
+    sampler = Sampler(table, order=config(lanes_per_row=lanes_per_row), seed=seed, global_batch_size=size)
     order = sampler.window_order
     assert isinstance(order, InterleavedOrder) and order.lanes_per_row == lanes_per_row
     return sampler, order, range(2 * lanes_per_row, order.num_windows // size)
@@ -41,12 +41,16 @@ def test_batch_of_32_at_256_lanes_holds_as_good_as_32_blocks(data: str) -> None:
 
 @pytest.mark.parametrize(("data", "size", "lanes_per_row"), CASES)
 def test_batches_mix_no_worse_than_a_uniform_shuffle(data: str, size: int, lanes_per_row: int) -> None:
-    """Different episodes a batch, and episodes shared with the next one: within 2 % of uniform, or better."""
-    sampler, order, steps = epoch_of(data, size, lanes_per_row)
-    got, uniform = mixing(sampler, order.blocks, steps), uniform_mixing(order.blocks, DATA[data], size)
-    assert got.distinct_episodes >= 0.98 * uniform.distinct_episodes
-    assert got.shared_with_next <= 1.02 * uniform.shared_with_next
-    assert got.distinct_blocks >= uniform.distinct_blocks
+    """Different episodes a batch, and episodes shared with the next one: within 2 % of uniform, or better.
+
+    Blocks stay for 16 * K batches, so an epoch of the small data is only a few draws: of them several seeds are looked at.
+    """
+    found = [epoch_of(data, size, lanes_per_row, seed=seed) for seed in range(7, 8 + 7 * (data == "equal"))]
+    got = [mixing(sampler, order.blocks, steps) for sampler, order, steps in found]
+    uniform = uniform_mixing(found[0][1].blocks, DATA[data], size)
+    assert np.mean([m.distinct_episodes for m in got]) >= 0.98 * uniform.distinct_episodes
+    assert np.mean([m.shared_with_next for m in got]) <= 1.02 * uniform.shared_with_next
+    assert min(m.distinct_blocks for m in got) >= uniform.distinct_blocks
 
 
 def test_one_lane_a_row_shares_episodes_with_the_next_batch() -> None:
@@ -62,7 +66,9 @@ def test_new_blocks_come_evenly(data: str, size: int, lanes_per_row: int) -> Non
     sampler, order, steps = epoch_of(data, size, lanes_per_row)
     load = block_load(sampler, steps)
     assert load is not None
-    assert load.mean == pytest.approx(size * order.blocks.num_blocks / order.num_windows, rel=0.08)
+    # Where lanes go on over the ends of epochs, what cut blocks cost comes all the time.
+    num_uses = order.blocks.num_blocks + order.num_lanes * (order.num_continued(1) > 0)
+    assert load.mean == pytest.approx(size * num_uses / order.num_windows, rel=0.08)
     assert load.largest_over_mean <= 1.5
 
 
@@ -112,6 +118,6 @@ def test_a_batch_smaller_than_a_slot_begins_blocks_evenly_too() -> None:
     """As a source of a mixture may ask for: 8 rows begin 0.5 blocks a batch, 4 in 8 batches."""
     _, order, steps = epoch_of("ragged", 8, 4)
     uses = order.block_uses(0, np.arange(steps.stop * 8))
-    is_whole_B = uses.begins_B & (uses.size_B == 16)
+    is_whole_B = uses.begins_B & (uses.use_size_B == 16)
     num_new_S = is_whole_B.reshape(-1, 8).sum(axis=1)[4 * 16 : -4 * 16]
     assert np.convolve(num_new_S, np.ones(8), mode="valid").max() <= 5

@@ -206,7 +206,7 @@ def test_config_json_records_sources_weights_and_stretch() -> None:
     assert config["sources"]["a"] == {
         "place": 0,
         "weight": {"0": "7/10", "5": "1/4"},
-        "order": {"version": "interleaved/2", "block_windows": 16, "lanes_per_row": 4},
+        "order": {"version": "interleaved/3", "block_windows": 16, "lanes_per_row": 4},
         "num_windows": 30,
         "window": {"num_steps": 1, "stride": 1, "dilation": 1, "pad": "none"},
     }

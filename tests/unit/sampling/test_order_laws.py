@@ -213,7 +213,7 @@ def test_interleaved_of_unusable_parameters_is_refused(arguments: dict[str, obje
 
 def test_make_order_without_what_it_needs_says_so() -> None:
     """Orders over episodes ask for the table; a table of another size is refused."""
-    with pytest.raises(ConfigError, match=r"order='interleaved/2' depends on episodes and batch size: pass table="):
+    with pytest.raises(ConfigError, match=r"order='interleaved/3' depends on episodes and batch size: pass table="):
         make_order("interleaved", num_windows=10, seed=1)
     with pytest.raises(ConfigError, match=r"order='weighted/1' depends on episodes: pass table="):
         make_order(Weighted(episode_weights=[1]), num_windows=10, seed=1)
@@ -233,6 +233,6 @@ def test_state_records_order_and_parameters() -> None:
     assert got[:3] == [
         "shuffled/1",
         "continuous/1",
-        {"version": "interleaved/2", "block_windows": 8, "lanes_per_row": 4},
+        {"version": "interleaved/3", "block_windows": 8, "lanes_per_row": 4},
     ]
     assert (got[3]["version"], got[3]["num_weights"], len(got[3]["weights_digest"])) == ("weighted/1", 2, 64)

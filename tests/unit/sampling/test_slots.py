@@ -18,7 +18,7 @@ from trajload.sampling.deal import DealtOrder
 from trajload.sampling.even_cuts import EvenCuts
 from trajload.sampling.interleaved_2 import Interleaved2Order
 from trajload.sampling.order_base import round_keys
-from trajload.sampling.orders import Interleaved, make_order
+from trajload.sampling.orders import Interleaved2, make_order
 from trajload.sampling.row_lanes import RowLanes, spread_multiplier
 from trajload.sampling.slots import SlotLayout, SlotSequence
 from trajload.sampling.windows import WindowTable
@@ -201,7 +201,7 @@ def test_neighbouring_rows_are_spread(num: int) -> None:
 def test_order_of_long_episodes_holds_memory_for_episodes_only(num_windows: int) -> None:
     """Memory does not grow with the number of windows or blocks, and look-ups stay right."""
     table = WindowTable(np.full(1000, num_windows), Window(num_steps=1))
-    order = make_order("interleaved", table=table, seed=1, global_batch_size=32)
+    order = make_order("interleaved/2", table=table, seed=1, global_batch_size=32)
     assert isinstance(order, Interleaved2Order)
     offset_B = np.arange(0, 1000 * num_windows, num_windows)
     ids = order.window_ids(0, offset_B)
@@ -213,7 +213,7 @@ def test_order_of_long_episodes_holds_memory_for_episodes_only(num_windows: int)
 def test_rows_share_no_block_in_one_batch_of_an_even_epoch() -> None:
     """The two parts of a slot cut between rows are read at different times."""
     table = WindowTable(np.full(40, 288), Window(num_steps=1))
-    order = make_order(Interleaved(lanes_per_row=4), table=table, seed=7, global_batch_size=20)
+    order = make_order(Interleaved2(lanes_per_row=4), table=table, seed=7, global_batch_size=20)
     num_batches = order.num_windows // 20
     blocks_SB = order.block_of(0, np.arange(num_batches * 20)).reshape(num_batches, 20)  # type: ignore[attr-defined]
     assert all(len(np.unique(block_B)) == 20 for block_B in blocks_SB)
