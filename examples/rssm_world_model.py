@@ -13,7 +13,6 @@ What is learned: pictures, rewards, and priors that come true. At the end it ima
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,25 +151,12 @@ def imagine(model: RSSM, batch: tl.Batch, top: int) -> tuple[float, float]:
     return error(model.pictures(feature_BTF)[:, CONTEXT:]), error(x_BTCHW[:, CONTEXT - 1 : CONTEXT])
 
 
-def save(path: Path, model: RSSM, optimizer: torch.optim.Optimizer, noise: torch.Generator, loader: tl.Loader) -> None:
-    """Write everything that the next step depends on, at once: a kill leaves the old checkpoint or the new one."""
-    checkpoint = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "noise": noise.get_state(),  # the model draws numbers of its own: they belong to its state
-        "loader": loader.state_dict(),  # taken after the optimiser's step, it continues with the next batch
-    }
-    temporary = path.with_suffix(".tmp")
-    torch.save(checkpoint, temporary)
-    os.replace(temporary, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?", type=Path, help="with cam_front, action and reward; default: the demo's")
     parser.add_argument("--steps", type=int, default=300, help="train_steps in all")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
-    parser.add_argument("--checkpoint", type=Path, default=Path("rssm.pt"))
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    parser.add_argument("--checkpoints", type=Path, default=Path("rssm-checkpoints"), help="folder")
     parser.add_argument("--checkpoint-every", type=int, default=50)
     parser.add_argument("--log-every", type=int, default=25)
     args = parser.parse_args()
@@ -192,15 +178,17 @@ def main() -> None:
     model = RSSM(action_size=dataset.spec("action").shape[0])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     noise = torch.Generator().manual_seed(0)
-    if args.resume and args.checkpoint.exists():
-        checkpoint = torch.load(args.checkpoint, weights_only=True)
-        model.load_state_dict(checkpoint["model"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        noise.set_state(checkpoint["noise"])
-        loader.load_state_dict(checkpoint["loader"])  # refuses another dataset or other windows, and says what differs
-        print(f"resumed at train_step {loader.train_step}", flush=True)
-
-    with loader:
+    checkpointer = tl.Checkpointer(
+        args.checkpoints,
+        {"model": model, "optimizer": optimizer, "loader": loader},
+        rng=tl.Streams(noise=noise),  # what the model draws from, and the generators that belong to everybody
+        every=tl.Every(steps=args.checkpoint_every),
+        resume="auto" if args.resume else "off",
+    )
+    with loader, checkpointer:
+        # Refuses another model, dataset or other windows, and says what differs.
+        if not checkpointer.resume().fresh:
+            print(f"resumed at train_step {loader.train_step}", flush=True)
         since, num_windows = time.perf_counter(), 0
         for batch in loader:
             if batch.train_step >= args.steps:
@@ -217,8 +205,8 @@ def main() -> None:
                 speed = num_windows / (time.perf_counter() - since)
                 print(f"train_step {done}  {told}  windows/s {speed:.0f}", flush=True)
                 since, num_windows = time.perf_counter(), 0
-            if done % args.checkpoint_every == 0 or done == args.steps:
-                save(args.checkpoint, model, optimizer, noise, loader)
+            if not checkpointer.step(done) and done == args.steps:
+                checkpointer.save(done)
         imagined, repeated = imagine(model, loader.batch_at(args.steps), top)  # a batch that was not trained on
         print(f"imagined pictures: error {imagined:.4g}, against {repeated:.4g} by repeating the last one seen")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 import trajload as tl
-from trajload.demo.checkpoint import latest, load_checkpoint, restore, save_checkpoint
 from trajload.demo.model import make_model, make_optimizer
 
 
@@ -41,15 +40,16 @@ def main(argv: Sequence[str] | None = None) -> float:
             "proprioception": tl.Signal(align="nearest"),  # 100 Hz, on its own clock
         },
     )
-    newest = latest(args.checkpoints)
-    if newest is not None:
-        checkpoint = load_checkpoint(newest)
-        restore(checkpoint, model, optimizer)
-        loader.load_state_dict(checkpoint.loader)  # the next batch is exactly the one that came next
-        print(f"continuing at train_step {loader.train_step}")
-
     loss = torch.tensor(float("nan"))
-    with loader:
+    checkpointer = tl.Checkpointer(
+        args.checkpoints,
+        {"model": model, "optimizer": optimizer, "loader": loader},
+        every=tl.Every(steps=args.checkpoint_every),
+    )
+    with loader, checkpointer:
+        report = checkpointer.resume()
+        if not report.fresh:
+            print(f"continuing at train_step {loader.train_step}")  # the next batch is exactly the one that came next
         for batch in loader:
             if batch.train_step >= args.train_steps:
                 break
@@ -57,11 +57,12 @@ def main(argv: Sequence[str] | None = None) -> float:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            done = batch.train_step + 1
-            if done % args.checkpoint_every == 0 or done == args.train_steps:
-                state = loader.state_dict()  # taken here, it continues after this batch
-                save_checkpoint(args.checkpoints, train_step=done, model=model, optimizer=optimizer, loader=state)
-                print(f"train_step {done}: loss {loss.item():.4f}")
+            is_last = loader.train_step == args.train_steps
+            is_saved = checkpointer.step(loader.train_step)  # copied here, written while training goes on
+            if is_last and not is_saved:
+                checkpointer.save(loader.train_step)
+            if is_saved or is_last:
+                print(f"train_step {loader.train_step}: loss {loss.item():.4f}")
     return loss.item()
 
 

@@ -18,14 +18,17 @@ __version__ = "0.1.0"
 _WHERE = {
     "ActionNoise": "trajload.augment.steps",
     "Batch": "trajload.collate.batch",
+    "Checkpointer": "trajload.checkpoint.checkpointer",
     "ColorJitter": "trajload.augment.colour",
     "Continuous": "trajload.sampling.orders",
     "CostTable": "trajload.costs.table",
     "Dataset": "trajload.sources.base",
+    "Every": "trajload.checkpoint.every",
     "FrameDrop": "trajload.augment.steps",
     "GaussianBlur": "trajload.augment.colour",
     "Image": "trajload.spec",
     "Interleaved": "trajload.sampling.orders",
+    "Keep": "trajload.checkpoint.entries",
     "Loader": "trajload.loader",
     "Mixture": "trajload.sampling.mixture_sources",
     "Modality": "trajload.types",
@@ -36,12 +39,14 @@ _WHERE = {
     "Signal": "trajload.spec",
     "Source": "trajload.sampling.mixture_sources",
     "StreamSpec": "trajload.spec",
+    "Streams": "trajload.checkpoint.streams",
     "TrajloadError": "trajload.errors",
     "Weighted": "trajload.sampling.orders",
     "Window": "trajload.spec",
     "WindowRef": "trajload.refs",
     "World": "trajload.world",
     "Writer": "trajload.shards.writer",
+    "checkpoint": "trajload",
     "errors": "trajload",
     "open": "trajload.sources.open",
     "split": "trajload.sampling.select",
@@ -51,6 +56,7 @@ _WHERE = {
 __all__ = ["__version__", *sorted(_WHERE)]
 
 if TYPE_CHECKING:
+    from trajload import checkpoint as checkpoint
     from trajload import errors as errors
     from trajload.augment.colour import ColorJitter as ColorJitter
     from trajload.augment.colour import GaussianBlur as GaussianBlur
@@ -60,6 +66,10 @@ if TYPE_CHECKING:
     from trajload.augment.normalizer import Normalizer as Normalizer
     from trajload.augment.steps import ActionNoise as ActionNoise
     from trajload.augment.steps import FrameDrop as FrameDrop
+    from trajload.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from trajload.checkpoint.entries import Keep as Keep
+    from trajload.checkpoint.every import Every as Every
+    from trajload.checkpoint.streams import Streams as Streams
     from trajload.collate.batch import Batch as Batch
     from trajload.costs.table import CostTable as CostTable
     from trajload.errors import TrajloadError as TrajloadError
@@ -87,11 +97,10 @@ def __getattr__(name: str) -> Any:
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module 'trajload' has no attribute {name!r}")
-    value = (
-        importlib.import_module("trajload.errors")
-        if name == "errors"
-        else getattr(importlib.import_module(where), name)
-    )
+    if where == "trajload":  # a module of ours
+        value: Any = importlib.import_module(f"trajload.{name}")
+    else:
+        value = getattr(importlib.import_module(where), name)
     globals()[name] = value
     return value
 

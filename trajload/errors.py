@@ -12,6 +12,12 @@
       AlignError                            clocks do not overlap, or a gap is over the tolerance
       WindowError (IndexError)              step range outside its episode, or no window at all
       ResumeError                           state does not fit this dataset, order version or batch size
+        CheckpointMismatchError             a checkpoint of another model, dataset, world size or newer format; also a CheckpointError
+      CheckpointError                       a checkpoint store cannot do what was asked
+        CheckpointCorruptError              bytes of a checkpoint differ from their digest, or a part is missing
+        WriterConflictError                 another process writes this store
+        CheckpointSpaceError                not enough free space; nothing was written
+        CheckpointAbortedError              a save that did not commit; chained to its cause
       StageFailedError                      a pipeline stage failed; chained to the first cause
       LoaderExhaustedError                  end of a finite run asked for by train_step
 
@@ -28,6 +34,11 @@ from typing import Any
 
 __all__ = [
     "AlignError",
+    "CheckpointAbortedError",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointSpaceError",
     "ConfigError",
     "DecodeError",
     "LoaderExhaustedError",
@@ -42,6 +53,7 @@ __all__ = [
     "StageFailedError",
     "TrajloadError",
     "WindowError",
+    "WriterConflictError",
     "at",
     "described",
     "locate",
@@ -141,6 +153,30 @@ class WindowError(TrajloadError, IndexError):
 
 class ResumeError(TrajloadError):
     """A saved state does not fit; the message names each differing field."""
+
+
+class CheckpointError(TrajloadError):
+    """A checkpoint store cannot do what was asked."""
+
+
+class CheckpointCorruptError(CheckpointError):
+    """Bytes of a checkpoint differ from their digest or size, a record is torn, or a part is missing."""
+
+
+class CheckpointMismatchError(CheckpointError, ResumeError):
+    """A checkpoint of another model, dataset, sampler or world size, of a newer format, or not in a safe format."""
+
+
+class WriterConflictError(CheckpointError):
+    """Another process writes this store, or published the same sequence number first."""
+
+
+class CheckpointSpaceError(CheckpointError):
+    """The planned checkpoint does not fit into the free space; nothing was written."""
+
+
+class CheckpointAbortedError(CheckpointError):
+    """A save that did not commit; earlier checkpoints are untouched. Chained to its cause."""
 
 
 class StageFailedError(TrajloadError):

@@ -87,7 +87,7 @@ def test_world_model_killed_and_resumed_prints_the_losses_of_a_run_that_was_not(
     killed = runs.start(tmp_path / "parts", "rssm_world_model.py", *arguments)
     assert killed.stdout is not None
     before = ""
-    while 12 not in losses(before):  # checkpoints are after 8 and 16
+    while 18 not in losses(before):  # checkpoints are after 8 and 16; the second waits for the first to be on the disk
         line = killed.stdout.readline()
         assert line, "the run ended before it was killed"
         before += line
@@ -136,3 +136,12 @@ def test_mixture_example_keeps_its_shares_and_learns_both_sources(
     assert rows == {20: [720, 80], 40: [720, 80], 60: [400, 400], 80: [400, 400]}
     first, last = numbers(told[20]), numbers(told[80])
     assert len(first) == 2 and all(b < 0.7 * a for a, b in zip(first, last, strict=True))
+
+
+def test_tutorial_case_continues_exactly(runs: Runs, tmp_path: Path) -> None:
+    """1,664 windows, a checkpoint at update 512, 16 updates made twice: in the same process, and in one that resumes."""
+    out = runs.finish(runs.start(tmp_path / "run", "exact_continuation.py", "."))
+    assert "1664 windows" in out and "checkpoint at update 512, 16 updates made twice" in out
+    assert re.search(
+        r"^EQUAL: 16 losses, batches and draws, and \d\d values of the state, to the last bit$", out, re.MULTILINE
+    )

@@ -35,6 +35,7 @@ def python_blocks(path: Path) -> list[str]:
 WITH_CODE = [p for p in PAGES if python_blocks(p)]
 
 
+@pytest.mark.global_rng  # models on the pages draw their weights
 @pytest.mark.parametrize("path", WITH_CODE, ids=name)
 def test_code_on_the_page_runs(path: Path, demo_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of a page run, one after the other, in a folder that holds the demo dataset as `my-dataset`."""
@@ -63,12 +64,12 @@ def test_links_lead_to_files(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_commands_on_the_page_exist(path: Path) -> None:
     """Every `trajload <command>` and `scripts/<name>` that a page shows is there."""
-    from trajload.cli.app import COMMANDS
+    from trajload.cli.app import COMMANDS, GROUPS
 
     text = path.read_text(encoding="utf-8")
     shell = "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
-    unknown = set(re.findall(r"^\s*trajload ([\w-]+)", shell, flags=re.MULTILINE)) - set(COMMANDS)
-    scripts = {s for s in re.findall(r"scripts/(\w+)", text) if not (REPO / "scripts" / s).exists()}
+    unknown = set(re.findall(r"^\s*trajload ([\w-]+)", shell, flags=re.MULTILINE)) - {*COMMANDS, *GROUPS}
+    scripts = {s for s in re.findall(r"scripts/([\w-]+)", text) if not (REPO / "scripts" / s).exists()}
     assert not unknown and not scripts, f"{name(path)}: {unknown or ''} {scripts or ''}"
 
 

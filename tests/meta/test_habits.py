@@ -81,10 +81,20 @@ def global_draws(source: str) -> list[tuple[int, str]]:
     return found
 
 
+STATE_KEEPERS = {"trajload/checkpoint/streams.py"}
+"""Reads and sets the states of the shared generators, so that those who draw from them go on exactly; draws nothing."""
+
+
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_module_draws_from_no_global_generator(path: Path) -> None:
     """Every random value is a function of a key."""
     found = global_draws(path.read_text(encoding="utf-8"))
+    if name(path) in STATE_KEEPERS:
+        found = [
+            (line, call)
+            for line, call in found
+            if not call.endswith(("getstate", "setstate", "get_state", "set_state"))
+        ]
     assert not found, f"{name(path)} draws globally: {found}"
 
 
@@ -120,8 +130,8 @@ def _is_safe_torch_load(path: Path, line: int) -> bool:
     return "weights_only=True" in path.read_text(encoding="utf-8").splitlines()[line - 1]
 
 
-ENVIRONMENT_READERS = {"trajload/world.py", "trajload/sources/index_cache.py"}
-"""world: RANK and WORLD_SIZE. index_cache: where a user's cache folder is."""
+ENVIRONMENT_READERS = {"trajload/world.py", "trajload/sources/index_cache.py", "trajload/checkpoint/trainee.py"}
+"""world: RANK and WORLD_SIZE. index_cache: where a user's cache folder is. trainee sets what a launcher would."""
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,17 @@ REPO = Path(__file__).resolve().parents[2]
 PUBLIC = [
     "ActionNoise",
     "Batch",
+    "Checkpointer",
     "ColorJitter",
     "Continuous",
     "CostTable",
     "Dataset",
+    "Every",
     "FrameDrop",
     "GaussianBlur",
     "Image",
     "Interleaved",
+    "Keep",
     "Loader",
     "Mixture",
     "Modality",
@@ -34,6 +37,7 @@ PUBLIC = [
     "Signal",
     "Source",
     "StreamSpec",
+    "Streams",
     "TrajloadError",
     "Weighted",
     "Window",
@@ -41,6 +45,7 @@ PUBLIC = [
     "World",
     "Writer",
     "__version__",
+    "checkpoint",
     "errors",
     "open",
     "split",
@@ -76,6 +81,11 @@ LOADER_ARGUMENTS = [
 
 ERRORS = [
     "AlignError",
+    "CheckpointAbortedError",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointSpaceError",
     "ConfigError",
     "DecodeError",
     "LoaderExhaustedError",
@@ -89,6 +99,7 @@ ERRORS = [
     "StageFailedError",
     "TrajloadError",
     "WindowError",
+    "WriterConflictError",
 ]
 
 

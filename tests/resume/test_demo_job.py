@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from trajload.checkpoint.store import Store
 from trajload.demo import EpisodeLength
-from trajload.demo.checkpoint import latest
 from trajload.demo.compare import compare_logs
 from trajload.demo.job import DemoResult, prepare_dataset, run
 from trajload.demo.process import run_and_kill, run_to_end
@@ -57,7 +57,7 @@ def test_logs_on_disk_bear_the_verdict_out(finished: tuple[DemoResult, str]) -> 
     assert resumed == whole[start:] and killed == whole[: len(killed)]
     assert len({line.digest for line in whole}) == 20
     assert not (out / "run-b" / "killed.jsonl.summary.json").exists()
-    assert latest(out / "run-b" / "checkpoints").name == "step-00000020"
+    assert [commit.step for commit in Store(out / "run-b" / "checkpoints", create=False).commits()] == [16, 20]
     stored = json.loads((out / "result.json").read_text())
     assert stored["ok"] is True and stored["resumed_from"] == start
 
@@ -118,7 +118,7 @@ def test_process_that_fails_or_ends_too_early_is_reported(finished: tuple[DemoRe
     whole = replace(config, dataset=finished[0].dataset)
     with pytest.raises(StageFailedError, match="ended with exit code 0 before it was killed"):
         run_and_kill(whole, kill_after=99, on_step=lambda done: None)
-    with pytest.raises(StageFailedError, match="nothing to resume: checkpoint 'step-00000004' has 4 train_steps done"):
+    with pytest.raises(StageFailedError, match="nothing to resume: the checkpoint has 4 train_steps done"):
         run_to_end(whole, on_step=lambda done: None)
 
 

@@ -17,7 +17,7 @@ def test_all_exception_classes_are_found() -> None:
     """The parametrised tests below see every class of the module."""
     defined = {v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, TrajloadError)}
     assert set(CLASSES) == defined
-    assert len(CLASSES) == 14
+    assert len(CLASSES) == 20
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
@@ -48,6 +48,8 @@ def test_exception_text_is_the_message_then_the_location(cls: type[TrajloadError
         (errors.ShardNotFoundError, errors.ShardError),
         (errors.ShardCorruptError, errors.ShardError),
         (errors.WindowError, IndexError),
+        (errors.CheckpointMismatchError, errors.ResumeError),
+        (errors.CheckpointMismatchError, errors.CheckpointError),
     ],
 )
 def test_exception_is_caught_as_the_builtin_people_expect(cls: type[TrajloadError], also: type[Exception]) -> None:

@@ -16,6 +16,7 @@ import typer
 import trajload
 from trajload.cli import (
     bench,
+    checkpoints,
     convert,
     demo,
     doctor,
@@ -31,7 +32,7 @@ from trajload.cli import (
 from trajload.cli.output import EXIT_ERROR, note, print_json
 from trajload.errors import TrajloadError
 
-__all__ = ["COMMANDS", "build_app", "run"]
+__all__ = ["COMMANDS", "GROUPS", "build_app", "run"]
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
@@ -47,6 +48,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rebalance": rebalance.rebalance,
     "tune-encoding": tune_encoding.tune_encoding,
 }
+
+GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "checkpoints": (checkpoints.HELP, checkpoints.COMMANDS),
+}
+"""Name → (help, its commands)."""
 
 
 def _version(wanted: bool) -> None:
@@ -83,6 +89,11 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for name, command in COMMANDS.items():
         app.command(name, help=_flow(command.__doc__), no_args_is_help=name != "demo")(command)
+    for name, (text, commands) in GROUPS.items():
+        group = typer.Typer(name=name, help=_flow(text), no_args_is_help=True, rich_markup_mode="rich")
+        for command_name, command in commands.items():
+            group.command(command_name, help=_flow(command.__doc__), no_args_is_help=True)(command)
+        app.add_typer(group)
     return app
 
 

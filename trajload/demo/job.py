@@ -20,7 +20,15 @@ from trajload.demo.dataset import GENERATOR_VERSION, generate
 from trajload.demo.process import run_and_kill, run_to_end
 from trajload.demo.report import Phases, print_verdict
 from trajload.demo.scene import EpisodeLength
-from trajload.demo.train import PICTURES_PER_WINDOW, LogLine, TrainConfig, make_loader, read_log, summary_path
+from trajload.demo.train import (
+    CHECKPOINTS,
+    PICTURES_PER_WINDOW,
+    LogLine,
+    TrainConfig,
+    make_loader,
+    read_log,
+    summary_path,
+)
 from trajload.errors import ConfigError, ResumeError
 from trajload.storage.atomic import write_atomic
 from trajload.types import PathLikeStr
@@ -194,12 +202,12 @@ def run(
 
 
 def _newest_checkpoint(config: TrainConfig) -> int:
-    from trajload.demo.checkpoint import latest, load_checkpoint
+    from trajload.checkpoint.store import Store
 
-    found = latest(Path(config.folder) / "checkpoints")
+    found, _ = Store(Path(config.folder) / CHECKPOINTS, create=False).newest()
     if found is None:
         raise ResumeError(f"the killed run left no checkpoint in {config.folder!r}: expected one. Run the demo again.")
-    return load_checkpoint(found).train_step
+    return found.step
 
 
 def _draw_and_measure(config: TrainConfig, path: Path, advance: Callable[[int], None]) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -127,3 +128,12 @@ def make_model(seed: int, *, action_size: int = 2, proprioception_size: int = 4)
 def make_optimizer(model: WorldModel, *, learning_rate: float = 2e-3) -> torch.optim.Adam:
     """Return the optimiser of the demo: Adam, one fixed learning rate."""
     return torch.optim.Adam(model.parameters(), lr=learning_rate)
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Return a hex digest of all parameters and buffers, by name."""
+    digest = xxhash.xxh3_128()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+        digest.update(value.contiguous().numpy())
+    return digest.hexdigest()

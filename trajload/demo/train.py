@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trajload.loader import Loader
 
 __all__ = [
+    "CHECKPOINTS",
     "NUM_STEPS",
     "PICTURES_PER_WINDOW",
     "LogLine",
@@ -33,6 +34,8 @@ __all__ = [
     "train",
 ]
 
+CHECKPOINTS = "checkpoints"
+"""Folder of the store in that of a run."""
 NUM_STEPS = 16
 """Steps of a window."""
 PICTURES_PER_WINDOW = 3 * NUM_STEPS
@@ -125,12 +128,14 @@ def train(config: TrainConfig) -> dict[str, Any]:
     deterministic algorithms, so call it in a process of its own.
 
     Raises:
-        ResumeError: The checkpoint is damaged or lies at or beyond the wanted end.
+        ResumeError: The checkpoint lies at or beyond the wanted end, or is of another training.
     """
     import torch
 
-    from trajload.demo.checkpoint import latest, load_checkpoint, restore, save_checkpoint, weights_digest
-    from trajload.demo.model import make_model, make_optimizer
+    from trajload.checkpoint.checkpointer import Checkpointer
+    from trajload.checkpoint.entries import Keep
+    from trajload.checkpoint.every import Every
+    from trajload.demo.model import make_model, make_optimizer, weights_digest
 
     begin = time.perf_counter()
     torch.set_num_threads(1)
@@ -138,21 +143,26 @@ def train(config: TrainConfig) -> dict[str, Any]:
     # It would fill fresh memory with NaN, to find reads of what nobody wrote: a twelfth of the time, and not needed here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     folder = Path(config.folder)
-    checkpoints = folder / "checkpoints"
     model = make_model(config.seed)
     optimizer = make_optimizer(model)
     log = _Log(folder / config.log)
-    with log, make_loader(config, num_workers=config.num_workers) as loader:
-        found = latest(checkpoints)
-        if found is not None:
-            checkpoint = load_checkpoint(found)
-            if checkpoint.train_step >= config.train_steps:
-                raise ResumeError(
-                    f"nothing to resume: checkpoint {found.name!r} has {checkpoint.train_step} train_steps done, "
-                    f"expected fewer than {config.train_steps}. Ask for more train_steps."
-                )
-            restore(checkpoint, model, optimizer)
-            loader.load_state_dict(checkpoint.loader)
+    with (
+        log,
+        make_loader(config, num_workers=config.num_workers) as loader,
+        Checkpointer(
+            folder / CHECKPOINTS,
+            {"model": model, "optimizer": optimizer, "loader": loader},
+            every=Every(steps=config.checkpoint_every),
+            keep=Keep(last=2),
+            mode="sync",
+        ) as checkpointer,
+    ):
+        report = checkpointer.resume()
+        if report.step is not None and report.step >= config.train_steps:
+            raise ResumeError(
+                f"nothing to resume: the checkpoint has {report.step} train_steps done, expected fewer than "
+                f"{config.train_steps}. Ask for more train_steps."
+            )
         first_step = loader.train_step
         meter = _Meter(begin)
         for batch in meter.watch(iter(loader)):
@@ -162,12 +172,10 @@ def train(config: TrainConfig) -> dict[str, Any]:
             optimizer.step()
             log.write(LogLine(batch.train_step, batch.digest(), float(losses.total.item()).hex()))
             done = batch.train_step + 1
-            if done % config.checkpoint_every == 0 or done == config.train_steps:
-                save_checkpoint(
-                    checkpoints, train_step=done, model=model, optimizer=optimizer, loader=loader.state_dict()
-                )
             if done == config.train_steps:
+                checkpointer.save(done)
                 break
+            checkpointer.step(done)
         stats = loader.stats()
         summary = {
             "first_train_step": first_step,

@@ -13,7 +13,7 @@ import pytest
 
 import trajload as tl
 from trajload.cli import app
-from trajload.cli.app import COMMANDS
+from trajload.cli.app import COMMANDS, GROUPS
 from trajload.cli.output import plural, size
 
 # Rich, which draws help, takes ids of styles from the global generator of `random`.
@@ -38,12 +38,18 @@ def test_commands_are_these() -> None:
         "rebalance",
         "tune-encoding",
     ]
+    assert {name: list(commands) for name, (_, commands) in GROUPS.items()} == {
+        "checkpoints": ["ls", "verify", "diff", "pin", "unpin", "gc", "export", "promote"]
+    }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+IN_GROUPS = [f"{group} {command}" for group, (_, commands) in GROUPS.items() for command in commands]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS, *IN_GROUPS])
 def test_help_teaches(trajload: Run, command: str) -> None:
     """Each help says what the command does, shows an example of itself, and lists exit codes and --json."""
-    done = trajload(command, "--help")
+    done = trajload(*command.split(), "--help")
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.out).split())
     assert done.code == 0
     assert f"Example: trajload {command}" in text
@@ -55,7 +61,7 @@ def test_root_help_lists_every_command_with_an_example(trajload: Run) -> None:
     """`trajload --help` is the table of contents."""
     done = trajload("--help")
     assert done.code == 0 and "Example: trajload inspect my-dataset" in done.out
-    assert all(re.search(rf"^│ {name} ", done.out, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^│ {name} ", done.out, re.MULTILINE) for name in [*COMMANDS, *GROUPS])
 
 
 def test_version_is_printed(trajload: Run) -> None:

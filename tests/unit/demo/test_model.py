@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trajload.collate.batch import Batch
-from trajload.demo.model import make_model, make_optimizer
+from trajload.demo.model import make_model, make_optimizer, weights_digest
 
 B, T = 3, 6
 
@@ -84,3 +84,12 @@ def test_pictures_of_another_size_are_seen_alike() -> None:
     torch.testing.assert_close(got, expected)
     doubled = rgb_BTCHW.repeat_interleave(2, dim=-1).repeat_interleave(2, dim=-2)
     torch.testing.assert_close(model.patches(doubled), model.patches(rgb_BTCHW))
+
+
+def test_model_is_a_function_of_its_seed_and_draws_from_no_global_generator() -> None:
+    """Equal seeds give equal weights, others do not, and torch's own generator is left alone."""
+    before = torch.random.get_rng_state()
+    first, again, other = make_model(3), make_model(3), make_model(4)
+    assert weights_digest(first) == weights_digest(again) != weights_digest(other)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert 100_000 < sum(p.numel() for p in first.parameters()) < 300_000

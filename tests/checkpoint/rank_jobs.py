@@ -1,0 +1,239 @@
+"""What the ranks of the multi-rank tests do; each function is called in a process of its own and writes one JSON line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import trajload as tl
+from trajload.errors import TrajloadError
+
+TIMEOUT_S = 2.0
+
+
+def serve(port_file: str) -> None:
+    """Keep the key-value store of a job, as a launcher does, until killed: no rank's death takes it away."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    Path(port_file + ".tmp").write_text(str(store.port))
+    Path(port_file + ".tmp").rename(port_file)
+    while True:
+        time.sleep(60)
+
+
+def join(rank: int, world: int, port: int) -> None:
+    """Initialise torch.distributed with the store at `port`."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+
+
+def tell(out: str, value: Any) -> None:
+    Path(out + ".tmp").write_text(json.dumps(value))
+    Path(out + ".tmp").rename(out)
+
+
+def leave() -> None:
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def digest(tensors: dict[str, Any]) -> str:
+    """Return a digest of tensors, sharded ones put together."""
+    told = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        told.update(name.encode() + whole.detach().contiguous().numpy().tobytes())
+    return told.hexdigest()
+
+
+class Replica:
+    """A model that is the same on every rank, and generators that are not."""
+
+    def __init__(self, rank: int) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(40, 40)
+        self.optim = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        torch.manual_seed(100 + rank)
+        self.noise = np.random.Generator(np.random.PCG64(rank))
+        self.state: dict[str, Any] = {"model": self.model, "optim": self.optim}
+
+    def update(self, step: int) -> None:
+        self.optim.zero_grad()
+        (self.model.weight * float(step)).sum().backward()
+        self.optim.step()
+        self.draws()
+
+    def draws(self) -> list[float]:
+        return [float(torch.rand(())), float(self.noise.random())]
+
+    def checkpointer(self, folder: str, **options: Any) -> tl.Checkpointer:
+        options = {"mode": "sync", "timeout_s": TIMEOUT_S, "retries": 0, "max_aborted": 1, **options}
+        return tl.Checkpointer(folder, self.state, rng=tl.Streams(noise=self.noise), **options)
+
+
+def die_while_saving(
+    folder: str, rank: int, world: int, port: int, out: str, victim: int, where: str, mode: str
+) -> None:
+    """Save step 1, then step 2 with rank `victim` killing itself `where`; tell how it went."""
+    join(rank, world, port)
+    one = Replica(rank)
+    ckpt = one.checkpointer(folder, mode=mode)
+    ckpt.resume()
+    one.update(1)
+    ckpt.save(1)
+    ckpt.wait()
+    one.update(2)
+
+    def reached(step: str) -> None:
+        if rank == victim and step == where:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert ckpt._saver is not None
+    ckpt._saver._reached = reached
+    begin = time.monotonic()
+    raised = None
+    try:
+        ckpt.save(2)
+        ckpt.wait()
+    except TrajloadError as err:
+        raised = f"{type(err).__name__}: {err}"
+    tell(out, {"raised": raised, "after_s": time.monotonic() - begin})
+    os._exit(0)  # a process group with a dead member cannot be left in good order
+
+
+def go_on(folder: str, rank: int, world: int, port: int, out: str, save_at: int | None = None) -> None:
+    """Resume, tell what was found and the next draws, and save once more."""
+    join(rank, world, port)
+    one = Replica(rank + 50)
+    with one.checkpointer(folder, timeout_s=20.0) as ckpt:
+        report = ckpt.resume()
+        told = {"step": report.step, "weights": digest(dict(one.model.state_dict())), "diffs": report.diffs}
+        told["fell_back"] = [fault.seq for fault in report.fell_back_from]
+        if save_at is not None:
+            ckpt.save(save_at)
+        told["draws"] = one.draws()
+        tell(out, told)
+        dist.barrier()
+    leave()
+
+
+def train(folder: str, rank: int, world: int, port: int, out: str, steps: int) -> None:
+    """Make `steps` updates and saves; tell weights and next draws after each."""
+    join(rank, world, port)
+    one = Replica(rank)
+    rows = []
+    with one.checkpointer(folder, timeout_s=20.0, keep=tl.Keep(last=9)) as ckpt:
+        ckpt.resume()
+        for step in range(1, steps + 1):
+            one.update(step)
+            ckpt.save(step)
+            before = tl.Streams(noise=one.noise).state_dict()
+            rows.append({"weights": digest(dict(one.model.state_dict())), "draws": one.draws()})
+            tl.Streams(noise=one.noise).load_state_dict(before)
+        tell(out, rows)
+        dist.barrier()
+    leave()
+
+
+def differ(folder: str, rank: int, world: int, port: int, out: str) -> None:
+    """Save with ranks that are at different steps; tell the error, and what stands in the store."""
+    join(rank, world, port)
+    one = Replica(rank)
+    with one.checkpointer(folder) as ckpt:
+        ckpt.resume()
+        try:
+            ckpt.save(7 + rank)
+            raised = ""
+        except TrajloadError as err:
+            raised = f"{type(err).__name__}: {err}"
+        tell(out, {"raised": raised, "generations": len(list(Path(folder, "gen").iterdir()))})
+    leave()
+
+
+def keep_own(folder: str, rank: int, world: int, port: int, out: str) -> None:
+    """Resume, or save, with state of each rank's own."""
+    join(rank, world, port)
+    own = {"seen": torch.zeros(2)}
+    with tl.Checkpointer(folder, {"model": torch.nn.Linear(2, 2)}, rank_state={"own": own}, mode="sync") as ckpt:
+        raised = ""
+        try:
+            report = ckpt.resume()
+            if report.fresh:
+                own["seen"] += rank + 1
+                ckpt.save(1)
+        except TrajloadError as err:
+            raised = f"{type(err).__name__}: {err}"
+        tell(out, {"raised": raised, "own": own["seen"].tolist()})
+    leave()
+
+
+def due(folder: str, rank: int, world: int, port: int, out: str) -> None:
+    """Save by the clock, which only rank 0 has running: all save at the same steps."""
+    join(rank, world, port)
+    one = Replica(rank)
+    begun = []
+    with one.checkpointer(folder, every=tl.Every(seconds=100.0), timeout_s=20.0) as ckpt:
+        ckpt.resume()
+        for step in range(1, 9):
+            if rank == 0 and step in (3, 6):
+                ckpt._clock._since -= 1000.0
+            if ckpt.step(step):
+                begun.append(step)
+        tell(out, begun)
+        dist.barrier()
+    leave()
+
+
+# ---- sharded ----
+
+
+def shard(
+    folder: str, rank: int, world: int, port: int, out: str, steps: int, width: int, mode: str, cut: bool = True
+) -> None:
+    """Train an FSDP2 model on from the newest checkpoint; tell digests of what was resumed and of what came after."""
+    from torch.distributed.fsdp import fully_shard
+
+    join(rank, world, port)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))
+    for layer in (model[0], model[2], model) if cut else ():
+        fully_shard(layer)
+    optim = torch.optim.AdamW(model.parameters(), lr=0.01)
+    state: dict[str, Any] = {"model": model, "optim": optim, "counts": {"updates": 0}}
+    with tl.Checkpointer(folder, state, rng=tl.Streams(), mode=mode, timeout_s=30.0) as ckpt:  # type: ignore[arg-type]
+        raised, told = "", {}
+        try:
+            report = ckpt.resume()
+            told = {"step": report.step, "resumed": of_all(model, optim), "diffs": report.diffs}
+            for step in range(report.next_step or 1, steps + 1):
+                x = torch.arange(12.0).reshape(2, 6) / step
+                model(x).square().mean().backward()
+                optim.step()
+                optim.zero_grad()
+                state["counts"]["updates"] += 1
+                ckpt.save(step)
+                told[f"after {step}"] = of_all(model, optim)
+            ckpt.wait()
+            told["updates"] = state["counts"]["updates"]
+        except TrajloadError as err:
+            raised = f"{type(err).__name__}: {err}"
+        tell(out, {**told, "raised": raised})
+        dist.barrier()
+    leave()
+
+
+def of_all(model: torch.nn.Module, optim: torch.optim.Optimizer) -> str:
+    tensors: dict[str, Any] = dict(model.state_dict())
+    for index, entries in optim.state_dict()["state"].items():
+        tensors |= {f"{index}.{name}": value for name, value in entries.items()}
+    return digest(tensors)

@@ -1,0 +1,113 @@
+"""Several ranks save and resume together; whoever dies, and wherever, nothing is half committed and nobody hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trajload.checkpoint.store import Store
+
+pytestmark = pytest.mark.multiproc
+
+TIMEOUT_S = 2.0
+
+OF_RANK_0 = ["begun", "part made", "files written", "part finished", "voting", "committing", "committed", "told"]
+OF_OTHERS = ["begun", "part made", "files written", "part finished", "voting", "told"]
+AFTER_THE_COMMIT = {"committed", "told"}
+DEATHS = [
+    *((2, 0, where) for where in OF_RANK_0),
+    *((2, 1, where) for where in OF_OTHERS),
+    *((4, 0, where) for where in ("begun", "committing")),
+    *((4, 3, where) for where in ("part made", "voting")),
+]
+
+
+@pytest.mark.parametrize(("world", "victim", "where"), DEATHS)
+def test_rank_killed_while_saving_leaves_whole_commits_only_and_survivors_raise_in_time(
+    jobs: Any, tmp_path: Path, world: int, victim: int, where: str
+) -> None:
+    """At each step of the protocol; then a new job goes on from the newest commit with the next number."""
+    mode = "async" if where in ("files written", "voting") else "sync"
+    told = jobs.run("die_while_saving", world, victim, where, mode, expected=(victim,))
+    assert jobs.codes[victim] == -9
+    survivors = [answer for rank, answer in enumerate(told) if rank != victim]
+    is_published = where in AFTER_THE_COMMIT
+    store = Store(tmp_path / "store", create=False)
+    assert [commit.step for commit in store.commits()] == ([1, 2] if is_published else [1])
+    assert all(store.verify(commit) == [] for commit in store.commits())
+    if where == "told":
+        assert all(answer["raised"] is None for answer in survivors)
+    else:
+        assert all(answer["raised"].startswith("CheckpointAbortedError: ") for answer in survivors), survivors
+        assert all(answer["after_s"] < TIMEOUT_S + 5.0 for answer in survivors), survivors
+        if victim != 0:
+            assert f"rank {victim} did not come to the vote" in survivors[0]["raised"]
+    newest = 2 if is_published else 1
+    again = jobs.run("go_on", 2, newest + 1)
+    assert [answer["step"] for answer in again] == [newest] * 2
+    assert [commit.step for commit in store.commits()][-1] == newest + 1
+    assert len(list((tmp_path / "store" / "gen").iterdir())) == len(store.commits()), "leftovers were not swept"
+
+
+def test_ranks_resume_their_own_streams_and_the_common_weights(jobs: Any) -> None:
+    """Each rank draws what it would have drawn; weights were written once and are the same on all."""
+    rows = jobs.run("train", 2, 2)
+    assert rows[0][-1]["draws"] != rows[1][-1]["draws"]
+    told = jobs.run("go_on", 2)
+    for rank in range(2):
+        assert told[rank]["step"] == 2 and told[rank]["draws"] == rows[rank][-1]["draws"]
+        assert told[rank]["weights"] == rows[0][-1]["weights"]
+
+
+def test_replicated_state_is_written_once(jobs: Any, tmp_path: Path) -> None:
+    """Rank 1 has its streams and nothing else."""
+    jobs.run("train", 2, 1)
+    store = Store(tmp_path / "store", create=False)
+    [commit] = store.commits()
+    assert set(store.part(commit, 1).files) == {"rng.json", "rng.safetensors"}
+    assert {"model.safetensors", "optim.json"} < set(store.part(commit, 0).files)
+
+
+def test_run_goes_on_with_other_numbers_of_ranks(jobs: Any) -> None:
+    """1, then 2, then 3 ranks: weights are those that were saved; ranks without saved streams are told."""
+    [first] = jobs.run("train", 1, 2)
+    for step, world, saved in ((3, 2, 1), (4, 3, 2)):
+        told = jobs.run("go_on", world, step)
+        assert {answer["weights"] for answer in told} == {first[-1]["weights"]}
+        assert f"rank {world - 1} has no random streams in a checkpoint of {saved} ranks" in told[-1]["diffs"][0]
+        assert f"ranks: saved with {saved}, here {world}" in told[0]["diffs"]
+
+
+def test_damage_in_one_part_steps_all_ranks_back_together(jobs: Any, tmp_path: Path) -> None:
+    """The part of rank 1 is damaged: both ranks take the commit before, and say from which they fell back."""
+    rows = jobs.run("train", 2, 3)
+    [file] = (tmp_path / "store").glob("gen/*-s000000003-*/r00001/rng.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    told = jobs.run("go_on", 2)
+    assert [(answer["step"], answer["fell_back"]) for answer in told] == [(2, [3])] * 2
+    assert [answer["draws"] for answer in told] == [rows[rank][1]["draws"] for rank in range(2)]
+
+
+def test_ranks_at_different_steps_raise_before_a_byte_is_written(jobs: Any) -> None:
+    """Rank and field are named, on every rank."""
+    for answer in jobs.run("differ", 2):
+        assert answer["raised"].startswith("CheckpointMismatchError: ranks are not at the same point")
+        assert "step: rank 1 has 8, rank 0 has 7" in answer["raised"]
+        assert answer["generations"] == 0
+
+
+def test_state_of_each_rank_comes_back_and_another_number_of_ranks_is_refused(jobs: Any) -> None:
+    """What a rank keeps for itself belongs to no other; one rank cannot take the state of two."""
+    jobs.run("keep_own", 2)
+    assert [answer["own"] for answer in jobs.run("keep_own", 2)] == [[1.0, 1.0], [2.0, 2.0]]
+    [alone] = jobs.run("keep_own", 1)
+    assert alone["raised"].startswith("CheckpointMismatchError: ") and "each of 2 ranks (own): got 1" in alone["raised"]
+
+
+def test_clock_of_rank_0_decides_for_all(jobs: Any) -> None:
+    """Ranks whose own clocks say otherwise save at the same steps."""
+    assert jobs.run("due", 2) == [[3, 6], [3, 6]]

@@ -1,0 +1,69 @@
+"""A small store, and a way to commit to it in one call."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trajload.checkpoint.entries import Commit
+from trajload.checkpoint.store import Store
+
+Save = Callable[..., Commit]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def save() -> Save:
+    """Commit `files` at `step`, the same files in every part."""
+
+    def commit(
+        store: Store,
+        step: int,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        world: int = 1,
+        info: Mapping[str, Any] | None = None,
+    ) -> Commit:
+        content = {"model.safetensors": b"weights of step %d " % step * 100} if files is None else files
+        with store.writer():
+            generation = store.begin(step, world=world)
+            votes = []
+            for rank in range(world):
+                part = generation.part(rank)
+                for name, data in content.items():
+                    part.write(name, [data])
+                votes.append(part.finish({"rank": rank}))
+            return store.commit(generation, votes, info or {})
+
+    return commit
+
+
+@pytest.fixture(scope="session")
+def kept() -> ModuleType:
+    """The helpers of kept.py: states into a store, and exact comparison."""
+    spec = importlib.util.spec_from_file_location("kept", Path(__file__).parent / "kept.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread: on a busy machine small kernels wait longer for their helpers than they compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,155 @@
+"""How ranks come to one answer through a key-value store, without a rank being waited for longer than agreed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from trajload.checkpoint import group as group_module
+from trajload.checkpoint.agree import agree
+from trajload.checkpoint.background import Background
+from trajload.checkpoint.group import Alone, Together
+from trajload.errors import CheckpointAbortedError, CheckpointMismatchError
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "_GRACE_S", 0.2)
+
+
+def in_ranks(world: int, work: Callable[[Together], Any], absent: tuple[int, ...] = ()) -> dict[int, Any]:
+    """Return what `work` gives in a thread for each rank, or the error it raises."""
+    store = dist.HashStore()
+    found: dict[int, Any] = {}
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(Together(store, rank, world, "test"))
+        except Exception as err:
+            found[rank] = err
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world) if rank not in absent]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return dict(sorted(found.items()))
+
+
+def test_all_hear_what_rank_0_makes_of_all_answers() -> None:
+    """Many decisions one after the other, some ranks slower than others."""
+
+    def work(group: Together) -> list[int]:
+        sums = []
+        for i in range(20):
+            if (i + group.rank) % 7 == 0:
+                time.sleep(0.002)
+            sums.append(group.decide(f"sum/{i}", group.rank * i, lambda said, absent: sum(said.values()), 5.0))
+            assert group.tell(f"told/{i}", [group.rank, i], 5.0) == [0, i]
+        return sums
+
+    assert in_ranks(3, work) == {rank: [3 * i for i in range(20)] for rank in range(3)}
+
+
+def test_what_was_said_is_deleted_once_all_have_read_it() -> None:
+    """A run of many saves leaves a handful of keys."""
+    store = dist.HashStore()
+    groups = [Together(store, rank, 2, "test") for rank in range(2)]
+
+    def work(rank: int) -> None:
+        for i in range(50):
+            groups[rank].tell(f"due/{i}", None, 5.0)
+            groups[rank].decide(f"begin/{i}", rank, lambda said, absent: None, 5.0)
+            groups[rank].decide(f"save/{i}/vote", rank, lambda said, absent: None, 5.0)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert store.num_keys() <= 8
+
+
+def test_absent_rank_is_named_and_nobody_waits_longer_than_agreed() -> None:
+    """Rank 0 gives up first, and the others hear from it."""
+
+    def work(group: Together) -> Any:
+        begin = time.monotonic()
+        said = group.decide("x", None, lambda answers, absent: absent, 0.3)
+        assert time.monotonic() - begin < 3.0
+        return said
+
+    assert in_ranks(3, work, absent=(2,)) == {0: [2], 1: [2]}
+
+
+def test_rank_0_that_says_nothing_is_an_error() -> None:
+    """After the time for an answer and a grace."""
+    [error] = in_ranks(2, lambda group: group.decide("x", None, lambda said, absent: None, 0.1), absent=(0,)).values()
+    assert isinstance(error, CheckpointAbortedError) and "rank 0 said nothing about 'x'" in str(error)
+
+
+def test_bad_answer_ends_the_wait() -> None:
+    """Rank 0 does not wait for a rank that is slow once another has failed."""
+
+    def work(group: Together) -> Any:
+        if group.rank == 2:
+            time.sleep(0.5)
+        begin = time.monotonic()
+        said = group.decide(
+            "x", "bad" if group.rank == 1 else "fine", lambda answers, absent: "off", 5.0, is_bad=lambda a: a == "bad"
+        )
+        return said, time.monotonic() - begin < 0.45
+
+    assert in_ranks(3, work) == dict.fromkeys(range(3), ("off", True))
+
+
+def test_ranks_that_differ_get_no_nonce() -> None:
+    """Field and ranks are named on all of them; those that agree get the same nonce and the sum of sizes."""
+
+    def work(group: Together) -> Any:
+        facts = {"step": 7, "loaders": {"loader": {"cursor": {"train_step": 7 + group.rank}}}}
+        return agree(group, "begin/1", facts, 10, 5.0)
+
+    for error in in_ranks(2, work).values():
+        assert isinstance(error, CheckpointMismatchError)
+        assert "loaders.loader.cursor.train_step: rank 1 has 8, rank 0 has 7" in str(error)
+    first, second = in_ranks(2, lambda group: agree(group, "begin/1", {"step": 7}, 10 + group.rank, 5.0)).values()
+    assert first == second and first.bytes == 21 and len(first.nonce) == 32
+
+
+def test_store_that_is_gone_is_an_aborted_save() -> None:
+    """The process that serves it has died."""
+
+    class Gone:
+        def check(self, keys: list[str]) -> bool:
+            raise dist.DistNetworkError("connection reset by peer")
+
+        set = get = check
+
+    with pytest.raises(CheckpointAbortedError, match=r"cannot reach torch\.distributed's store: connection reset"):
+        Together(Gone(), 1, 2, "test").tell("x", None, 1.0)
+
+
+def test_process_alone_answers_itself() -> None:
+    """The same calls work without torch.distributed."""
+    assert Alone().tell("x", 3, 1.0) == 3
+    assert Alone().decide("x", 3, lambda said, absent: [said, absent], 1.0) == [{0: 3}, []]
+
+
+def test_background_gives_its_outcome_once() -> None:
+    """A result, or the error where it is taken."""
+    work: Background[int] = Background("test")
+    assert work.take() is None
+    go = threading.Event()
+    work.start(lambda: 3 if go.wait(10) else 0)
+    assert work.busy and work.is_due
+    go.set()
+    assert work.take() == 3 and not work.is_due and work.take() is None
+    work.start(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        work.take()

@@ -1,0 +1,60 @@
+"""One piece of work at a time in a thread of its own; what it raises comes out in the thread that asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Background"]
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Runs one function at a time.
+
+    The thread is no daemon: an interpreter that ends waits for it, so a save that was begun is finished.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is going on."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether work has been started whose outcome nobody has taken."""
+        return self._thread is not None
+
+    def start(self, work: Callable[[], T]) -> None:
+        """Begin `work`; the outcome of the work before it must have been taken."""
+        assert self._thread is None, "one at a time: take() the outcome of the last one first"
+        self._result, self._error = None, None
+        thread = threading.Thread(target=self._run, args=(work,), name=self._name)
+        thread.start()
+        self._thread = thread
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._result = work()
+        except BaseException as err:  # nobody listens here: it is raised where the outcome is taken
+            self._error = err
+
+    def take(self) -> T | None:
+        """Wait for the work and return what it returned, or raise what it raised; None where there is none."""
+        if self._thread is None:
+            return None
+        self._thread.join()
+        self._thread = None
+        result, error = self._result, self._error
+        self._result, self._error = None, None
+        if error is not None:
+            raise error
+        return result

@@ -1,0 +1,114 @@
+"""A store as the ranks of a training hold it: rank 0 is its writer from the first use to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import Any
+
+from trajload.checkpoint.background import Background
+from trajload.checkpoint.entries import Keep
+from trajload.checkpoint.group import Group
+from trajload.checkpoint.opening import open as open_store
+from trajload.errors import CheckpointError, TrajloadError, described
+
+__all__ = ["Hold"]
+
+_log = logging.getLogger("trajload")
+
+
+_HARMLESS = ("fenced", "unsure")
+"""Kinds of faults that are no damage: commits of a writer that had lost the store, and what others may be writing."""
+_PATIENCE_S = 10.0
+"""So long a network disk may take to show other ranks the store that rank 0 has made."""
+
+
+class Hold:
+    """Opens a store when it is first needed, on all ranks together.
+
+    Args:
+        where: Folder, URL or store.
+        group: The ranks that use it.
+        timeout_s: How long the others wait for rank 0 to open it.
+    """
+
+    def __init__(self, where: Any, group: Group, timeout_s: float) -> None:
+        self._where, self._group, self._timeout_s = where, group, timeout_s
+        self._holds = contextlib.ExitStack()
+        self._store: Any = None
+        self._told: set[str] = set()
+        self._tidying: Background[None] = Background("trajload-retention")
+        self.is_open = False
+
+    def look(self, *, create: bool) -> Any:
+        """Return the store without taking it for writing."""
+        if self._store is None:
+            self._store = open_store(self._where, create=create)
+        return self._store
+
+    def open(self, topic: str) -> Any:
+        """Return the store, of which rank 0 is now the writer. The first time it is made if need be, and swept.
+
+        Raises:
+            WriterConflictError: Another process is; on rank 0. The others raise CheckpointError.
+        """
+        if self.is_open:
+            return self._store
+        failed: Exception | None = None
+        if self._group.rank == 0:
+            try:
+                store = self.look(create=True)
+                self._holds.enter_context(store.writer())
+                for name in store.sweep():
+                    _log.info("left by a save that did not commit, removed: %s", name)
+            except (TrajloadError, OSError) as err:
+                failed = err
+                self._holds.close()
+        said = self._group.tell(topic, None if failed is None else str(failed), self._timeout_s)
+        if failed is not None:
+            raise failed
+        if said is not None:
+            raise CheckpointError(f"rank 0 cannot open the store: {said}")
+        end = time.monotonic() + _PATIENCE_S
+        while not self.is_open:
+            try:
+                self.look(create=False)
+                self.is_open = True
+            except CheckpointError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        return self._store
+
+    def retain(self, keep: Keep, *, in_background: bool) -> None:
+        """Let old commits go; on rank 0. What cannot be removed is logged, and stays until the next time."""
+        if self._group.rank == 0:
+            if in_background:
+                self.settle()
+                self._tidying.start(lambda: self._retain(keep))
+            else:
+                self._retain(keep)
+
+    def _retain(self, keep: Keep) -> None:
+        store = self._store
+        try:
+            # What is verified is read in full, which costs little on this machine, and a download elsewhere.
+            store.retain(keep) if hasattr(store, "root") else store.retain(keep, verify="sizes")
+        except (TrajloadError, OSError) as err:
+            _log.warning("old checkpoints could not be removed: %s", described(err))
+            return
+        for fault in store.faults:
+            if fault.kind not in _HARMLESS and str(fault) not in self._told:
+                self._told.add(str(fault))
+                _log.warning("found while old checkpoints were removed: %s", fault)
+
+    def settle(self) -> None:
+        """Wait for old commits to be gone."""
+        self._tidying.take()
+
+    def close(self) -> None:
+        """Let go of the writer lock. Idempotent."""
+        self.settle()
+        self.is_open = False
+        self._holds.close()

@@ -1,0 +1,45 @@
+"""How a Checkpointer behaves, checked when it is built."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from trajload.errors import ConfigError
+
+__all__ = ["Mode", "OnBad", "ResumeMode", "Settings", "WhenBusy"]
+
+Mode = Literal["auto", "sync", "async"]
+ResumeMode = Literal["auto", "on", "off"]
+OnBad = Literal["fallback", "error"]
+WhenBusy = Literal["wait", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `Checkpointer` takes beside state, rules and store; see there."""
+
+    mode: Mode
+    resume: ResumeMode
+    on_bad: OnBad
+    when_busy: WhenBusy
+    retries: int
+    max_aborted: int
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        for name, kind in (("mode", Mode), ("resume", ResumeMode), ("on_bad", OnBad), ("when_busy", WhenBusy)):
+            _check_word(name, getattr(self, name), get_args(kind))
+        for name, least in (("retries", 0), ("max_aborted", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name}={value!r} is invalid: expected a whole number of at least {least}.")
+        timeout = self.timeout_s
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+            raise ConfigError(f"timeout_s={timeout!r} is invalid: expected seconds above 0.")
+
+
+def _check_word(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is invalid: expected one of {', '.join(map(repr, allowed))}.")
