@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,6 +46,29 @@ def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("shared") / "demo-dataset"
     return generate(folder, num_episodes=3, seed=3, length=EpisodeLength(min_steps=60, max_steps=80))
+
+
+@pytest.fixture(scope="session")
+def mixed_data() -> ModuleType:
+    """The module that writes the dataset: the benchmark's own."""
+    path = REPO / "benchmarks" / "mixed_data.py"
+    spec = importlib.util.spec_from_file_location("mixed_data_of_tests", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory, mixed_data: ModuleType) -> Path:
+    """Twelve episodes in three shards: small pictures, larger ones, larger ones with keyframes far apart. Read-only."""
+    parts = [
+        mixed_data.Part("cam_small", 8, 4),
+        mixed_data.Part("cam_large", 8, 4),
+        mixed_data.Part("cam_large", 48, 4),
+    ]
+    sizes = {"cam_small": (48, 64), "cam_large": (96, 128)}
+    return mixed_data.write_mixed(tmp_path_factory.mktemp("mixed") / "data", parts=parts, sizes=sizes, num_frames=60)
 
 
 # ---- random state ----

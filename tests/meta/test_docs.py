@@ -68,7 +68,7 @@ def test_commands_on_the_page_exist(path: Path) -> None:
 
     text = path.read_text(encoding="utf-8")
     shell = "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
-    unknown = set(re.findall(r"^\s*trajload (\w+)", shell, flags=re.MULTILINE)) - {*COMMANDS, *GROUPS}
+    unknown = set(re.findall(r"^\s*trajload ([\w-]+)", shell, flags=re.MULTILINE)) - {*COMMANDS, *GROUPS}
     scripts = {s for s in re.findall(r"scripts/([\w-]+)", text) if not (REPO / "scripts" / s).exists()}
     assert not unknown and not scripts, f"{name(path)}: {unknown or ''} {scripts or ''}"
 

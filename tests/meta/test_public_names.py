@@ -138,6 +138,7 @@ def test_loader_takes_these_arguments() -> None:
         "as_dataloader",
         "as_map_dataset",
         "check_ranks",
+        "costs",
         "num_train_steps",
         "num_windows",
         "steps_per_epoch",

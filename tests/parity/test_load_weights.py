@@ -113,8 +113,8 @@ def test_state_names_the_table_and_loads_with_any(dataset: tl.Dataset, costs: tl
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda d: tl.CostTable({"cam_front": [1] * d.num_episodes}, dataset_digest="0" * 64), "belong to other data"),
-        (lambda d: tl.CostTable({"cam_front": [1]}, dataset_digest=d.digest), "have 1 episodes"),
+        (lambda d: tl.CostTable({"cam_front": [1] * d.num_episodes}, dataset_digest="0" * 64), "belongs to other data"),
+        (lambda d: tl.CostTable({"cam_front": [1]}, dataset_digest=d.digest), "and 1 episodes"),
         (lambda d: tl.CostTable({"lidar": [1] * d.num_episodes}, dataset_digest=d.digest), "of none of the streams"),
         (lambda d: {"cam_front": [1] * d.num_episodes}, "expected a tl.CostTable or the path"),
         (lambda d: "no-such-costs.json", "does not exist"),

@@ -14,7 +14,21 @@ from typing import Annotated, Any
 import typer
 
 import trajload
-from trajload.cli import bench, checkpoints, convert, demo, doctor, inspect, order, replay, verify, view
+from trajload.cli import (
+    bench,
+    checkpoints,
+    convert,
+    demo,
+    doctor,
+    inspect,
+    order,
+    profile,
+    rebalance,
+    replay,
+    tune_encoding,
+    verify,
+    view,
+)
 from trajload.cli.output import EXIT_ERROR, note, print_json
 from trajload.errors import TrajloadError
 
@@ -30,6 +44,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "replay": replay.replay,
     "order": order.order,
     "bench": bench.bench,
+    "profile": profile.profile,
+    "rebalance": rebalance.rebalance,
+    "tune-encoding": tune_encoding.tune_encoding,
 }
 
 GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {

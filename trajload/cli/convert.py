@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -17,7 +18,12 @@ _MIB = 1 << 20
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A LeRobot folder.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A LeRobot folder, or a native dataset to encode anew.", show_default=False
+        ),
+    ],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write; made if need be.", show_default=False)],
     gop: Annotated[
         int | None, typer.Option(help="Encode all videos anew, with a keyframe every so many frames.", min=1)
@@ -25,6 +31,9 @@ def convert(
     codec: Annotated[str, typer.Option(help="With --gop: h264, hevc, av1, vp9 or ffv1.")] = "h264",
     crf: Annotated[int, typer.Option(help="With --gop: quality, 0 is best.", min=0)] = 23,
     lossless: Annotated[bool, typer.Option("--lossless", help="With --gop: keep every bit of the pictures.")] = False,
+    reencode: Annotated[
+        str | None, typer.Option(help="Encode streams anew as this file says, from 'trajload tune-encoding --out'.")
+    ] = None,
     episodes: Annotated[
         str | None, typer.Option(help="Which ones, for instance 0:10 or 3,7,20:30; all by default.")
     ] = None,
@@ -37,30 +46,38 @@ def convert(
     """Write a dataset in the native format: one shard file for many episodes, indexed and checksummed.
 
     Videos keep their bits: an episode's file is stored as it is, a stretch of a longer file is cut out with its packets
-    unchanged. With --gop they are encoded anew instead, which makes random windows cheap where keyframes are far apart
-    ('trajload doctor' says so). Nothing is visible in OUT before everything is written; a killed run leaves no dataset.
+    unchanged. With --gop or --reencode they are encoded anew instead, which makes random windows cheap where keyframes are far
+    apart ('trajload doctor' says so, 'trajload tune-encoding' measures what it takes); a native dataset can be encoded anew, too. Nothing is visible in OUT before everything is written; a killed run leaves no dataset.
 
     Example: trajload convert lerobot/pusht pusht-native
 
     Example: trajload convert lerobot/pusht pusht-gop10 --gop 10 --crf 20 --episodes 0:50
 
+    Example: trajload convert my-dataset my-dataset-fast --reencode encoding.json
+
     Exit codes: 0 written, 2 wrong usage, or a source that does not hold what it declares.
     """
     from trajload.convert import convert as write
+    from trajload.convert.encodings import Reencode, load_encodings
     from trajload.shards.video_encode import VideoEncode
     from trajload.sources.open import open as open_dataset
 
+    os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder tells of every file on stderr
     if gop is None and (lossless or codec != "h264" or crf != 23):
         raise ConfigError("--codec, --crf and --lossless describe a new encoding: pass --gop N as well.")
+    if gop is not None and reencode is not None:
+        raise ConfigError("--gop and --reencode both say how videos are encoded: pass one of them.")
     # Options are checked before the source is opened: a typing mistake should not cost a scan.
-    reencode = None if gop is None else VideoEncode(codec=codec, gop=gop, crf=crf, lossless=lossless)  # type: ignore[arg-type]
+    encodings: Reencode = None if reencode is None else load_encodings(reencode)
+    if gop is not None:
+        encodings = VideoEncode(codec=codec, gop=gop, crf=crf, lossless=lossless)  # type: ignore[arg-type]
     dataset = open_dataset(source, missing="skip" if skip_missing else "error")
     wanted = None if episodes is None else parse_episodes(episodes, dataset.num_episodes)
     with progress_bar("converting episodes") as progress:
         report = write(
             dataset,
             out,
-            reencode=reencode,
+            reencode=encodings,
             episodes=wanted,
             shard_bytes=shard_mb * _MIB,
             name=name,

@@ -18,6 +18,7 @@ def doctor(
     ] = None,
     decode: Annotated[bool, typer.Option(help="Decode the first and last picture of every camera and episode.")] = True,
     deep: Annotated[bool, typer.Option("--deep", help="Decode one picture of every group of pictures.")] = False,
+    num_steps: Annotated[int, typer.Option(help="Steps of the windows that will be drawn.", min=1)] = 16,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as faults, too.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -36,7 +37,9 @@ def doctor(
     from trajload.doctor import examine
 
     with progress_bar("examining episodes") as progress:
-        report = examine(dataset, max_episodes=max_episodes, decode=decode, deep=deep, progress=progress)
+        report = examine(
+            dataset, max_episodes=max_episodes, decode=decode, deep=deep, num_steps=num_steps, progress=progress
+        )
     if json:
         print_json(report.to_json())
     else:

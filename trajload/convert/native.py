@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from trajload.convert.encodings import Reencode, check_reencode, encode_of, reencode_json
+from trajload.convert.reencode import reencode_native, reencodes_something
 from trajload.convert.values import json_safe, native_spec, remuxed_value, table_value, video_value
 from trajload.errors import ConfigError, DecodeError, SourceError, at
 from trajload.refs import TableTrack, VideoTrack
-from trajload.shards.video_encode import VideoEncode
 from trajload.shards.writer import Writer
 from trajload.sources.base import Dataset
 from trajload.sources.lerobot import LeRobotSource
-from trajload.sources.native import open_native
+from trajload.sources.native import NativeDataset, open_native
 from trajload.sources.open import open as open_dataset
 from trajload.spec import UniformClock
 from trajload.types import PathLikeStr
@@ -72,7 +73,7 @@ def convert(
     source: Dataset | PathLikeStr,
     out: PathLikeStr,
     *,
-    reencode: VideoEncode | None = None,
+    reencode: Reencode = None,
     episodes: Sequence[int] | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     name: str | None = None,
@@ -81,21 +82,25 @@ def convert(
 ) -> ConvertReport:
     """Write `source` as a native dataset in the new folder `out`, and return what was done.
 
+    A source that is native already is written anew only where `reencode` asks for it: all but its videos keeps its bytes, its
+    shards keep their episodes, and a run that was killed goes on with the same call.
+
     Nothing is visible in `out` before all episodes are written. Windows of the result equal windows of the source: arrays,
     frames, tasks and step times.
 
     Args:
         source: A dataset, or the path of one (opened with missing="error").
         out: Folder to write; must not hold a dataset and must not lie inside the source.
-        reencode: Encode all videos anew. None keeps their bits.
-        episodes: Positions of the episodes wanted, in that order; all by default.
-        shard_bytes: A shard is closed before the episode that would make it larger.
+        reencode: Encode all videos anew, or some: stream → VideoEncode. None and streams left out keep their bits.
+        episodes: Positions of the episodes wanted, in that order (of a native source in its own); all by default.
+        shard_bytes: A shard is closed before the episode that would make it larger. Not for a native source.
         name: Name of the new dataset; that of the source by default.
         provenance: Added to the manifest's provenance: licence, consent tags, and so on.
         progress: Called with (episodes done, episodes in all) after each episode.
 
     Raises:
-        ConfigError: `out` holds a dataset already, or lies inside the source; the source is native.
+        ConfigError: `out` holds a dataset already, or lies inside the source; the source is native and nothing is to be
+            encoded anew; `reencode` names a stream that is no video.
         SourceError: A file of the source does not hold what it must, or a video cannot be kept bit by bit.
 
     Example:
@@ -103,20 +108,23 @@ def convert(
     """
     started = time.monotonic()
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
-    _check_places(dataset, Path(out))
+    reencode = check_reencode(reencode, dataset)
+    _check_places(dataset, Path(out), reencode)
     wanted = range(dataset.num_episodes) if episodes is None else [dataset.check_episode(int(e)) for e in episodes]
     if not len(wanted):
         raise ConfigError(f"there is no episode to convert: the dataset {dataset.name!r} has {dataset.num_episodes}.")
+    if isinstance(dataset, NativeDataset):
+        return _convert_native(dataset, Path(out), reencode, wanted, name, provenance or {}, progress)
     rate = _step_rate(dataset)
     job = _Job(dataset, reencode, rate)
     report = ConvertReport(out=str(out), source=dataset.path, kind=dataset.kind)
     report.notes = [note.to_json() for note in getattr(dataset, "notes", [])]
-    specs = [native_spec(spec, reencode) for spec in dataset.streams.values()]
+    specs = [native_spec(spec, encode_of(spec, reencode)) for spec in dataset.streams.values()]
     about = {
         **(provenance or {}),
         "source": json_safe(dataset.provenance()),
         "converter": f"trajload.convert {_version()}",
-        "arguments": {"reencode": reencode.to_json() if reencode else None, "episodes": _stated(episodes, dataset)},
+        "arguments": {"reencode": reencode_json(reencode), "episodes": _stated(episodes, dataset)},
     }
     writer = Writer(
         out, streams=specs, name=name or dataset.name, step_rate_hz=rate, shard_bytes=shard_bytes, provenance=about
@@ -127,7 +135,12 @@ def convert(
                 job.add(writer, episode, report)
             if progress is not None:
                 progress(done, len(wanted))
-    written = open_native(out)
+    return _told(report, started)
+
+
+def _told(report: ConvertReport, started: float) -> ConvertReport:
+    """Return the report with what now stands in the folder."""
+    written = open_native(report.out)
     report.digest = written.digest
     report.num_episodes, report.num_steps = written.num_episodes, written.num_steps
     report.streams = list(written.streams)
@@ -135,6 +148,33 @@ def convert(
     report.num_shards, report.num_bytes = len(shards), sum(shard.num_bytes for shard in shards)
     report.seconds = round(time.monotonic() - started, 3)
     return report
+
+
+def _convert_native(
+    dataset: NativeDataset,
+    out: Path,
+    reencode: Reencode,
+    wanted: Sequence[int],
+    name: str | None,
+    provenance: Mapping[str, Any],
+    progress: Callable[[int, int], None] | None,
+) -> ConvertReport:
+    """Encode videos of a native dataset anew."""
+    started = time.monotonic()
+    report = ConvertReport(out=str(out), source=dataset.path, kind=dataset.kind)
+    report.num_videos_encoded, num_kept = reencode_native(
+        dataset,
+        out,
+        reencode=reencode,
+        episodes=wanted,
+        name=name,
+        provenance=provenance,
+        tool=f"trajload.convert {_version()}",
+        progress=progress,
+    )
+    if num_kept:
+        report.notes.append({"kind": "went-on", "message": f"{num_kept} shards of an earlier run were whole and kept."})
+    return _told(report, started)
 
 
 def _version() -> str:
@@ -146,9 +186,13 @@ def _version() -> str:
         return "unknown"
 
 
-def _check_places(dataset: Dataset, out: Path) -> None:
-    if dataset.kind == "native":
-        raise ConfigError(f"{dataset.path!r} is a native dataset already: there is nothing to convert.")
+def _check_places(dataset: Dataset, out: Path, reencode: Reencode) -> None:
+    if isinstance(dataset, NativeDataset):
+        if not reencodes_something(dataset, reencode):
+            raise ConfigError(
+                f"{dataset.path!r} is a native dataset already: there is nothing to convert, unless videos are to be encoded anew."
+            )
+        return
     source, target = Path(dataset.path).resolve(), out.expanduser().resolve()
     if target == source or source in target.parents:
         raise ConfigError(
@@ -175,7 +219,7 @@ class _Job:
     """One conversion: reads an episode of `dataset` and hands it to a writer."""
 
     dataset: Dataset
-    reencode: VideoEncode | None
+    reencode: Reencode
     rate: Fraction | None
 
     def add(self, writer: Writer, episode: int, report: ConvertReport) -> None:
@@ -229,7 +273,7 @@ class _Job:
                 spec,
                 store=self.dataset.store,
                 root=Path(self.dataset.path),
-                reencode=self.reencode,
+                reencode=encode_of(spec, self.reencode),
                 rate=self.rate,
             )
             setattr(counts, how, getattr(counts, how) + 1)
@@ -238,7 +282,7 @@ class _Job:
 
     def _remuxed(self, episode: int, stream: str) -> bytes | None:
         """Return a video whose container is the only thing wrong with it, in one that can be indexed."""
-        if self.reencode is not None or not isinstance(self.dataset, LeRobotSource):
+        if encode_of(self.dataset.spec(stream), self.reencode) or not isinstance(self.dataset, LeRobotSource):
             return None
         found = self.dataset.video_file(episode, stream)
         if found is None or not found[1]:

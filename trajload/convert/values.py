@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -26,15 +27,16 @@ from trajload.storage import ByteStore
 from trajload.storage.local import check_inside
 from trajload.types import NDArray
 
-__all__ = ["json_safe", "native_spec", "remuxed_value", "table_value", "video_value"]
+__all__ = ["iter_frames", "json_safe", "native_spec", "remuxed_value", "table_value", "video_value"]
 
-_FRAMES_AT_ONCE = 32
+_BYTES_AT_ONCE = 128 << 20
 
 
 def native_spec(spec: StreamSpec, reencode: VideoEncode | None) -> StreamSpec:
     """Return the spec under which a foreign stream is stored: columns become npy, text becomes json."""
     if spec.is_video and reencode is not None:
-        return replace(spec, encoding="mkv" if reencode.codec == "ffv1" else "mp4")
+        # Depth and masks of one channel become FFV1, whatever the settings.
+        return replace(spec, encoding="mkv" if reencode.codec == "ffv1" or spec.shape[2] == 1 else "mp4")
     if spec.encoding != "table":
         return spec
     return replace(spec, encoding="json" if spec.is_text else "npy")
@@ -65,7 +67,7 @@ def video_value(
         SourceError: A stretch cannot be cut out bit by bit, and encoding anew was not asked for.
     """
     if reencode is not None:
-        data, _ = encode_video(_frames(track, spec, store), rate_hz=rate or Fraction(30), encode=reencode)
+        data, _ = encode_video(iter_frames(track, spec, store), rate_hz=rate or Fraction(30), encode=reencode)
         return data, "num_videos_encoded"
     path = root / check_inside(track.file)
     if track.first_frame == 0 and track.num_rows == track.index.num_frames:
@@ -82,16 +84,35 @@ def remuxed_value(path: Path, num_steps: int) -> bytes | None:
         return None
 
 
-def _frames(track: VideoTrack, spec: StreamSpec, store: ByteStore) -> Iterator[NDArray]:
+def iter_frames(track: VideoTrack, spec: StreamSpec, store: ByteStore) -> Iterator[NDArray]:
     """Yield the frames (H, W, C) one by one, decoded a few at a time."""
     context = DecodeContext()
     shape, dtype = row_shape(spec, Image())
-    for start in range(0, track.num_rows, _FRAMES_AT_ONCE):
-        rows = np.arange(start, min(start + _FRAMES_AT_ONCE, track.num_rows), dtype=np.int64)
-        blobs = [store.read(where) for where in plan_reads(track, rows)]
-        out_TCHW = np.empty((len(rows), *shape), dtype=dtype)
-        decode_rows(track, rows, blobs, out_TCHW, spec=spec, request=Image(), store=store, context=context)
-        yield from np.ascontiguousarray(out_TCHW.transpose(0, 2, 3, 1))
+    try:
+        count = int(np.clip(_BYTES_AT_ONCE // (math.prod(shape) * dtype.itemsize), 8, 256))
+        for start, stop in _pieces(track, count):
+            rows = np.arange(start, stop, dtype=np.int64)
+            blobs = [store.read(where) for where in plan_reads(track, rows)]
+            out_TCHW = np.empty((len(rows), *shape), dtype=dtype)
+            decode_rows(track, rows, blobs, out_TCHW, spec=spec, request=Image(), store=store, context=context)
+            yield from np.ascontiguousarray(out_TCHW.transpose(0, 2, 3, 1))
+    finally:
+        context.close()
+
+
+def _pieces(track: VideoTrack, count: int) -> Iterator[tuple[int, int]]:
+    """Yield half-open runs of at most `count` rows, which end with a group of pictures where one ends.
+
+    A run that begins inside a group decodes that group's beginning once more.
+    """
+    seek_F = track.index.seek_of_frame_F[track.first_frame : track.first_frame + track.num_rows]
+    ends = [*(np.flatnonzero(np.diff(seek_F)) + 1).tolist(), track.num_rows]
+    start = 0
+    while start < track.num_rows:
+        last = bisect_right(ends, start + count) - 1
+        stop = ends[last] if last >= 0 and ends[last] > start else start + count
+        yield start, stop
+        start = stop
 
 
 def json_safe(value: Any) -> Any:

@@ -32,6 +32,7 @@ def examine(
     max_episodes: int | None = None,
     decode: bool = True,
     deep: bool = False,
+    num_steps: int = TYPICAL_NUM_STEPS,
     progress: Progress | None = None,
 ) -> DoctorReport:
     """Return what is wrong, doubtful or costly in a dataset.
@@ -43,6 +44,7 @@ def examine(
         max_episodes: Look at this many episodes only, spread evenly over the dataset; None for all.
         decode: Decode the first and the last picture of every picture stream.
         deep: Decode one picture of every group of pictures, too. Takes about as long as decoding everything.
+        num_steps: Length of the windows that will be drawn: what costly video and short episodes are judged by.
         progress: Called with (episodes done, episodes in all).
 
     Raises:
@@ -50,17 +52,21 @@ def examine(
     """
     if max_episodes is not None and max_episodes < 1:
         raise ConfigError(f"max_episodes={max_episodes!r} is invalid: expected at least 1, or None for all.")
+    if num_steps < 1:
+        raise ConfigError(f"num_steps={num_steps!r} is invalid: expected at least 1.")
     if not isinstance(dataset, Dataset):
         # An incomplete dataset is what a doctor is called to.
         opened = open_dataset(dataset, missing="skip")
         try:
-            return examine(opened, max_episodes=max_episodes, decode=decode, deep=deep, progress=progress)
+            return examine(
+                opened, max_episodes=max_episodes, decode=decode, deep=deep, num_steps=num_steps, progress=progress
+            )
         finally:
             opened.close()
     found = Collector()
     _take_notes(dataset, found)
     episodes = _choose(dataset.num_episodes, max_episodes)
-    pictures = PictureCheck(dataset, found, decode=decode, deep=deep)
+    pictures = PictureCheck(dataset, found, decode=decode, deep=deep, num_steps=num_steps)
     visit = _Visit(dataset, found, pictures)
     try:
         for done, episode in enumerate(episodes):
@@ -126,11 +132,11 @@ class _Visit:
                 "warning", "empty-episode", "the episode has no steps.", "It gives no window; drop it.", episode=key
             )
             return
-        if num_steps < TYPICAL_NUM_STEPS:
+        if num_steps < self.pictures.num_steps:
             self.found.add(
                 "note",
                 "short-episode",
-                f"the episode has {num_steps} steps, fewer than a window of {TYPICAL_NUM_STEPS}.",
+                f"the episode has {num_steps} steps, fewer than a window of {self.pictures.num_steps}.",
                 "It gives no such window under pad='none'; pad='edge' uses it.",
                 episode=key,
             )

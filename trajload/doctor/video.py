@@ -18,6 +18,8 @@ __all__ = ["PictureCheck", "decoded_per_window"]
 
 TYPICAL_NUM_STEPS = 16
 """Length of the window that costs are quoted for."""
+_SHORT_GOP = 10
+"""Keyframe distance that a costly video is compared with: that of videos written here."""
 _COSTLY_RATIO = 2.5
 """Frames decoded per frame wanted from which on a video is called costly."""
 
@@ -41,13 +43,17 @@ class PictureCheck:
         found: Where findings go.
         decode: Decode the first and last picture of each episode.
         deep: Decode the first picture of every group of pictures as well.
+        num_steps: Length of the window that costs are quoted for.
     """
 
-    def __init__(self, dataset: Dataset, found: Collector, *, decode: bool, deep: bool) -> None:
+    def __init__(
+        self, dataset: Dataset, found: Collector, *, decode: bool, deep: bool, num_steps: int = TYPICAL_NUM_STEPS
+    ) -> None:
         self.dataset = dataset
         self.found = found
         self.decode = decode
         self.deep = deep
+        self.num_steps = num_steps
         self.num_frames_decoded = 0
         self._context = DecodeContext()
         self._seen_videos: set[tuple[str, str, int]] = set()
@@ -98,16 +104,19 @@ class PictureCheck:
                 stream=spec.name,
                 shard=track.file,
             )
-        decoded = decoded_per_window(index)
-        wanted = min(TYPICAL_NUM_STEPS, index.num_frames)
+        decoded = decoded_per_window(index, self.num_steps)
+        wanted = min(self.num_steps, index.num_frames)
         if wanted and decoded > _COSTLY_RATIO * wanted:
             gops = np.diff(np.append(index.gop_start_G, len(index.pts_P)))
+            short = wanted + (min(_SHORT_GOP, index.num_frames) - 1) / 2
             self.found.add(
                 "warning",
                 "long-gop",
                 f"stream {spec.name!r} has keyframes up to {int(gops.max())} frames apart: a random window of {wanted} frames decodes "
-                f"{decoded:.0f} on average, {decoded / wanted:.1f} times what it delivers.",
-                "Convert to the native format with a shorter GOP ('trajload convert --help'), or use windows that share blocks.",
+                f"{decoded:.0f} on average, {decoded / wanted:.1f} times what it delivers, and {decoded / short:.1f} times what it "
+                f"would with a keyframe every {_SHORT_GOP} frames.",
+                "'trajload tune-encoding' measures which encoding helps, 'trajload convert --reencode' applies it; or share the "
+                "frames between windows with order='interleaved'.",
                 stream=spec.name,
                 shard=track.file,
             )

@@ -21,11 +21,12 @@ from trajload.pipeline.numbering import plan_windows
 from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
-from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_tables, tables_digest, window_costs
+from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_tables, tables_digest
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.to_device import DeviceAhead, check_device
 from trajload.pipeline.units import QueuedUnits, RowUnits
+from trajload.pipeline.window_costs import WindowCosts
 from trajload.pipeline.workers import Batches, Workers
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.mixture_sources import Mixture
@@ -34,7 +35,6 @@ from trajload.sampling.sampler import Sampler
 from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, Window
-from trajload.types import Int64Array
 from trajload.world import World
 
 __all__ = ["Engine"]
@@ -83,14 +83,14 @@ class Engine:
         tables = load_tables(load_weights, list(dataset.sources) if isinstance(dataset, Mixture) else None)
         self.cost_table_digest = tables_digest(tables)
         """Of the load weights, None without."""
-        costs: list[Int64Array] | None = None
+        costs: list[WindowCosts] | None = None
         if isinstance(dataset, Mixture):
             _check_whole(dataset, episodes, num_epochs)
             mixed = mix(dataset, window=window, streams=streams, order=order, seed=seed, transforms=transforms)
             self.window = window
             sources = self._join(dataset, mixed, global_batch_size, seed, on_error)
             if tables is not None:
-                costs = [window_costs(tables[s.name], s.dataset, s.choices) for s in mixed]
+                costs = [WindowCosts(tables[s.name], s.dataset, s.choices, s.window) for s in mixed]
         else:
             self.window = settings.check_window(window)
             self.streams = settings.choose_streams(dataset, streams, self.window)
@@ -99,7 +99,7 @@ class Engine:
                 table, order=order, seed=seed, global_batch_size=global_batch_size, num_epochs=num_epochs, drop_last=drop_last,
             )  # fmt: skip
             if tables is not None:
-                costs = [window_costs(tables[""], dataset, self.streams)]
+                costs = [WindowCosts(tables[""], dataset, self.streams, self.window)]
             chain = settings.make_transforms(transforms, self.streams, sampler.seed)
             sources = [SourceRows(dataset, self.window, self.streams, sampler, self.stats, chain)]
             decides = {**sampler.config_json(), **chosen}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from trajload.costs.table import CostTable
 from trajload.pipeline.engine import Engine
+from trajload.pipeline.run_costs import run_costs
 from trajload.pipeline.stats import StageStats
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sources.base import Dataset
@@ -23,6 +25,18 @@ class LoaderFacts:
     def train_step(self) -> int:
         """The cursor: train_step of the next batch to be delivered."""
         return self._train_step
+
+    def costs(self) -> CostTable | dict[str, CostTable]:
+        """Return what decoding cost in this run so far, by episode and stream; of a mixture a table for each source.
+
+        From a sample of the windows, in CPU time of the threads that decoded them. Episodes that were not decoded yet get what
+        their kind costs. For `load_weights`, and for `trajload rebalance --costs`.
+
+        Raises:
+            ConfigError: Nothing was decoded yet.
+        """
+        tables = run_costs(self._engine)
+        return tables if isinstance(self.dataset, Mixture) else next(iter(tables.values()))
 
     @property
     def stats_recorder(self) -> StageStats:

@@ -1,6 +1,6 @@
 """Which rows of the global batch of a train_step this rank loads: even in number, or even in measured cost."""
 
-# Shapes: B rows of a global batch, E episodes, S sources
+# Shapes: B rows of a global batch
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import numpy as np
 
 from trajload.costs.table import CostTable
 from trajload.errors import ConfigError
-from trajload.pipeline.config import StreamChoice
+from trajload.pipeline.window_costs import WindowCosts
 from trajload.sampling.assign import rank_rows
 from trajload.sampling.mixture import MixtureSampler
 from trajload.sampling.sampler import Sampler
-from trajload.sources.base import Dataset
-from trajload.types import Int64Array
 from trajload.world import World
 
-__all__ = ["LoadWeights", "RankSplit", "load_tables", "tables_digest", "window_costs"]
+__all__ = ["LoadWeights", "RankSplit", "load_tables", "tables_digest"]
 
 _Table: TypeAlias = "CostTable | str | os.PathLike[str]"
 LoadWeights: TypeAlias = "_Table | Mapping[str, _Table] | None"
@@ -35,38 +33,38 @@ class RankSplit:
     Args:
         sampler: Decides the windows of a train_step.
         world: This rank, and how many there are.
-        window_ns: Cost of a window of each episode, (E,) for each source; None for ranks of even size. With costs the
+        costs: What windows cost, for each source; None for ranks of even size. With costs the
             batch of each train_step is cut anew, so that the largest load of a rank is as small as contiguous ranges
             allow. Under an order with lanes (`interleaved`, `continuous`) ranks stay of even size: moving a row to
             another rank would make two ranks decode its block, or tear a row's continuation.
     """
 
     def __init__(
-        self, sampler: Sampler | MixtureSampler, world: World, window_ns: Sequence[Int64Array] | None = None
+        self, sampler: Sampler | MixtureSampler, world: World, costs: Sequence[WindowCosts] | None = None
     ) -> None:
         self.world = world
         self.even = rank_rows(sampler.global_batch_size, world)
         """Without costs."""
         self._sampler = sampler
-        self._window_ns = None if window_ns is None or sampler.has_lanes else tuple(window_ns)
+        self._costs = None if costs is None or sampler.has_lanes else tuple(costs)
         self._known: dict[int, slice] = {}
 
     @property
     def is_even(self) -> bool:
         """Whether the rows are the same for every train_step."""
-        return self._window_ns is None or self.world.world_size == 1
+        return self._costs is None or self.world.world_size == 1
 
     def rows(self, train_step: int) -> slice:
         """Return this rank's rows of the global batch of `train_step`: contiguous, at least one."""
-        if self._window_ns is None or self.is_even:
+        if self._costs is None or self.is_even:
             return self.even
         found = self._known.get(train_step)
         if found is None:
             refs = self._sampler.refs(train_step)
             cost_B = np.zeros(len(refs), dtype=np.int64)
-            for number, window_ns_E in enumerate(self._window_ns):
+            for number, costs in enumerate(self._costs):
                 is_own_B = refs.source_B == number
-                cost_B[is_own_B] = window_ns_E[refs.episode_B[is_own_B]]
+                cost_B[is_own_B] = costs.of(refs.episode_B[is_own_B], refs.start_B[is_own_B])
             found = rank_rows(len(refs), self.world, cost_B=cost_B)
             # Replaced, not changed, so that no lock is needed: two threads may compute the same rows twice.
             kept = dict(list(self._known.items())[1 - _MEMORY :])
@@ -107,30 +105,6 @@ def tables_digest(tables: Mapping[str, CostTable] | None) -> str | None:
     if set(tables) == {""}:
         return tables[""].digest
     return hashlib.sha256("".join(f"{name}\0{tables[name].digest}\0" for name in sorted(tables)).encode()).hexdigest()
-
-
-def window_costs(table: CostTable, dataset: Dataset, choices: Sequence[StreamChoice]) -> Int64Array:
-    """Return what a window of each episode costs, (E,).
-
-    Raises:
-        ConfigError: A table of other data, or one without any of the streams of the batch.
-    """
-    if table.dataset_digest != dataset.digest:
-        raise ConfigError(
-            f"load_weights belong to other data: got a table of digest {table.dataset_digest[:12]}…, dataset {dataset.name!r} "
-            f"has {dataset.digest[:12]}…. Measure the costs of this version."
-        )
-    if table.num_episodes != dataset.num_episodes:
-        raise ConfigError(
-            f"load_weights have {table.num_episodes} episodes: dataset {dataset.name!r} has {dataset.num_episodes}."
-        )
-    num_rows: Mapping[str, int] = {c.name: c.places.num_places for c in choices}
-    if not set(num_rows) & set(table.row_ns):
-        raise ConfigError(
-            f"load_weights have costs of {', '.join(map(repr, table.row_ns))}, of none of the streams of the batch: "
-            f"{', '.join(map(repr, num_rows))}."
-        )
-    return table.window_ns(num_rows)
 
 
 def _load_table(table: Any) -> CostTable:

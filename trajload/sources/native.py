@@ -19,6 +19,7 @@ from trajload.refs import ByteRange, Track
 from trajload.shards.array_columns import raw_arrays, uniform_clocks
 from trajload.shards.index import ShardIndex
 from trajload.shards.layout import check_streams
+from trajload.shards.stored import episode_bytes
 from trajload.shards.tracks import build_track
 from trajload.sources.base import Dataset, EpisodeInfo, Reopening, episode_offsets
 from trajload.sources.columns import ASK, LACKS, RAW, ArrayColumns, ClockColumns
@@ -147,6 +148,18 @@ class NativeDataset(Dataset):
     def episode_key(self, episode: int) -> str:
         _, index, local = self._locate(self.check_episode(episode))
         return index.episode_key(local)
+
+    def located(self, episode: int) -> tuple[ShardEntry, ShardIndex, int]:
+        """Return the shard of an episode, its index, and the episode's place in it: for jobs that rewrite shards."""
+        return self._locate(self.check_episode(episode))
+
+    def stored_bytes(self) -> Int64Array:
+        """Return how many bytes each episode takes in its shard, (E,)."""
+        sizes = [np.empty(0, np.int64)]
+        for number, entry in enumerate(self.manifest.shards):
+            if entry.num_episodes:
+                sizes.append(episode_bytes(self._locate(int(self._first_episode[number]))[1]))
+        return np.concatenate(sizes)
 
     def episode(self, episode: int) -> EpisodeInfo:
         episode = self.check_episode(episode)

@@ -24,7 +24,20 @@ Run = Callable[..., Any]
 
 def test_commands_are_these() -> None:
     """The commands that the documentation names."""
-    assert list(COMMANDS) == ["demo", "convert", "inspect", "verify", "doctor", "view", "replay", "order", "bench"]
+    assert list(COMMANDS) == [
+        "demo",
+        "convert",
+        "inspect",
+        "verify",
+        "doctor",
+        "view",
+        "replay",
+        "order",
+        "bench",
+        "profile",
+        "rebalance",
+        "tune-encoding",
+    ]
     assert {name: list(commands) for name, (_, commands) in GROUPS.items()} == {
         "checkpoints": ["ls", "verify", "diff", "pin", "unpin", "gc", "export", "promote"]
     }
@@ -74,7 +87,7 @@ def test_wrong_usage_exits_with_2_and_leaves_stdout_alone(trajload: Run, argumen
     assert done.err if arguments != ["inspect"] else done.out + done.err
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("demo", "convert")])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("demo", "convert", "rebalance")])
 def test_error_is_one_line_and_exit_code_2(trajload: Run, tmp_path: Path, command: str) -> None:
     """A dataset that is not there is said in one line, without a traceback."""
     done = trajload(command, tmp_path / "nowhere")

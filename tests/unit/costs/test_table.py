@@ -67,7 +67,7 @@ def test_unusable_costs_are_refused(row_ns: dict, message: str) -> None:
         (None, "does not exist"),
         ("{", "no cost table"),
         ("[]", "got 'list'"),
-        ('{"format_version": 2}', "got 2"),
+        ('{"format_version": 3}', "got 3"),
         ('{"format_version": 1}', "lacks 'row_ns'"),
         ('{"format_version": 1, "row_ns": {"cam": [1]}}', "dataset_digest"),
     ],
@@ -79,3 +79,33 @@ def test_file_that_is_no_table_is_refused(tmp_path: Path, text: str | None, mess
         path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         CostTable.load(path)
+
+
+def test_leads_are_kept_and_count_in_the_digest(tmp_path: Path) -> None:
+    """Costs of frames before the rows come back from a file; a table without them has the digest it always had."""
+    plain = CostTable({"cam": [1, 2], "top": [3, 4]}, dataset_digest="a")
+    table = CostTable({"cam": [1, 2], "top": [3, 4]}, dataset_digest="a", lead_ns={"cam": [5, 6]})
+    table.save(tmp_path / "costs.json")
+    found = CostTable.load(tmp_path / "costs.json")
+    assert found == table != plain
+    np.testing.assert_array_equal(found.lead_ns["cam"], [5, 6])
+    assert plain.digest == "6aacd966a0f426b8739a2b486ddb5c7f2cad88fe847729b0f5e9614781bd719a"
+
+
+def test_table_of_version_1_is_read(tmp_path: Path) -> None:
+    """It has no leads."""
+    (tmp_path / "costs.json").write_text('{"format_version": 1, "dataset_digest": "a", "row_ns": {"cam": [1, 2]}}')
+    assert CostTable.load(tmp_path / "costs.json") == CostTable({"cam": [1, 2]}, dataset_digest="a")
+
+
+def test_leads_of_a_stream_without_rows_are_refused() -> None:
+    """Nobody would know what to do with them."""
+    with pytest.raises(ConfigError, match="'top', which has no row_ns"):
+        CostTable({"cam": [1, 2]}, dataset_digest="a", lead_ns={"top": [1, 2]})
+
+
+def test_taken_episodes_keep_their_costs() -> None:
+    """The table of a dataset that holds the same episodes in another order."""
+    table = CostTable({"cam": [1, 2, 3]}, dataset_digest="a", lead_ns={"cam": [4, 5, 6]})
+    taken = table.taken([2, 0], dataset_digest="b")
+    assert taken == CostTable({"cam": [3, 1]}, dataset_digest="b", lead_ns={"cam": [6, 4]})
