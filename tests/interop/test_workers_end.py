@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,16 @@ def main():
 if __name__ == "__main__":
     main()
 """
+
+
+@pytest.fixture(autouse=True)
+def no_segments_of_the_killed() -> Iterator[None]:
+    """Torch gives a shared tensor a name for a moment; a worker killed in that moment leaves the segment to nobody."""
+    before = set(Path("/dev/shm").glob("torch_*"))
+    yield
+    for segment in set(Path("/dev/shm").glob("torch_*")) - before:
+        if not psutil.pid_exists(int(segment.name.split("_")[1])):
+            segment.unlink(missing_ok=True)
 
 
 @pytest.mark.multiproc
