@@ -18,15 +18,26 @@ from trajload.checkpoint.nursery import Child, Nursery
 LIMIT_S = 240.0
 
 
+def _load(name: str) -> ModuleType:
+    """Import a file of this folder by its name, so that what is in it can be sent to other processes."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="session")
 def rank_jobs() -> ModuleType:
     """The functions of rank_jobs.py."""
-    spec = importlib.util.spec_from_file_location("rank_jobs", Path(__file__).with_name("rank_jobs.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rank_jobs"] = module
-    spec.loader.exec_module(module)
-    return module
+    return _load("rank_jobs")
+
+
+@pytest.fixture(scope="session")
+def trainees() -> ModuleType:
+    """The trainings of trainees.py."""
+    return _load("trainees")
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,16 +13,6 @@ from trajload.checkpoint.nursery import Nursery
 from trajload.errors import ConfigError, StageFailedError
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def trainees() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trainees", Path(__file__).with_name("trainees.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["trainees"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(("mode", "ranks"), [("sync", 1), ("async", 1), ("sync", 2), ("async", 2)])
