@@ -22,8 +22,13 @@ from trajload.interop.recipe import LoaderRecipe, _PackedEpisodes
 from trajload.interop.steps import TrainSteps
 from trajload.rng import key_rng
 
-# From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    # From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    # Torch raises a worker's death from a signal handler, at any instruction: a socket it was just then making to take
+    # a tensor over is left to the collector, which closes it, and says so.
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
 
 Make = Callable[..., tl.Loader]
 
