@@ -249,15 +249,15 @@ def flip(folder: Path, dataset: tl.Dataset, episode: int, stream: str) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num_workers", "prefetch"), [(0, 1), (2, 1), (2, 16)], ids=["inline", "alone", "together"])
 def test_damaged_array_is_the_error_of_batch_at_or_its_substitute(
-    tmp_path: Path, num_workers: int, caplog: Any
+    tmp_path: Path, num_workers: int, prefetch: int, caplog: Any
 ) -> None:
     """The same error, at the same batch; the same substitutes and the same quarantine list."""
     folder = write(tmp_path / "d", [spec("f4"), spec("i8")])
     flip(folder, tl.open(folder), 5, "i8")
     window = tl.Window(num_steps=4)
-    with tl.Loader(folder, window=window, num_workers=num_workers, **COMMON) as loader:
+    with tl.Loader(folder, window=window, num_workers=num_workers, prefetch=prefetch, **COMMON) as loader:
         with pytest.raises(tl.errors.ShardCorruptError) as caught:
             for batch in itertools.islice(loader, 40):
                 assert batch.digest() == loader.batch_at(batch.train_step).digest()
@@ -269,7 +269,7 @@ def test_damaged_array_is_the_error_of_batch_at_or_its_substitute(
         want = [oracle.batch_at(k).digest() for k in range(30)]
         quarantine = oracle.state_dict()["quarantine"]
     with tl.Loader(
-        folder, window=window, num_workers=num_workers, on_error="substitute", prefetch=1, **COMMON
+        folder, window=window, num_workers=num_workers, on_error="substitute", prefetch=prefetch, **COMMON
     ) as loader:
         assert [batch.digest() for batch in itertools.islice(loader, 30)] == want
         assert loader.state_dict()["quarantine"][: len(quarantine)] == quarantine

@@ -18,7 +18,7 @@ __all__ = ["CopyingUnit", "DecodingUnit", "ReadingUnit"]
 class ReadingUnit:
     """Plan a block and fetch its bytes, by whichever thread comes first."""
 
-    job, row, num_parts, has_reads = None, 0, 0, True
+    jobs, row, num_parts, has_reads = (), 0, 0, True
 
     def __init__(self, planner: BlockUnits, block: Block) -> None:
         self._planner, self._block = planner, block
@@ -33,7 +33,7 @@ class ReadingUnit:
 class DecodingUnit:
     """Decode pieces of a block."""
 
-    job, row, num_parts, has_reads = None, 0, 0, True
+    jobs, row, num_parts, has_reads = (), 0, 0, True
 
     def __init__(self, planner: BlockUnits, block: Block, pieces: list[BlockPiece]) -> None:
         self._planner, self._block, self.pieces = planner, block, pieces
@@ -53,7 +53,7 @@ class CopyingUnit:
     def __init__(
         self, planner: BlockUnits, job: Job, rows: list[int], blocks: list[Block | None], is_gathered: bool
     ) -> None:
-        self.job = job
+        self.jobs = (job,)
         self._is_gathered = is_gathered
         self.row = rows[0]
         self.num_parts = len(rows)
@@ -63,7 +63,7 @@ class CopyingUnit:
         raise NotImplementedError("rows are read where they are written")
 
     def run(self, context: DecodeContext) -> None:
-        errors = self._planner.write_rows(self.job, self._rows, self._blocks, self._is_gathered, context)
+        errors = self._planner.write_rows(self.jobs[0], self._rows, self._blocks, self._is_gathered, context)
         if errors:
             self.row, err = min(errors, key=lambda pair: pair[0])
             raise err

@@ -121,7 +121,8 @@ class DepthControl:
         self._choice = choice
         self.value = choice.start
         self._lock = threading.Lock()
-        self._why = ""
+        self._last: tuple[str, Seen] | None = None
+        """What was decided last, and from what."""
         self._is_warm = False
         self._calls_for_less = 0
         self._latencies: list[float] = []
@@ -142,7 +143,8 @@ class DepthControl:
     @property
     def why(self) -> str:
         """For people: the bound, and what was measured last."""
-        return f"{self._choice.why}; {self._why}" if self._why else self._choice.why
+        last = self._last
+        return self._choice.why if last is None else f"{self._choice.why}; {last[0]}: {last[1]}"
 
     def begin(self) -> None:
         """Forget the stretch that was interrupted: an iteration begins."""
@@ -193,7 +195,7 @@ class DepthControl:
             self.value = depth
         elif self._calls_for_less >= _PATIENCE:
             self.value, self._calls_for_less = self.value - 1, 0
-        self._why = f"{self.value} now: {why}: {seen}"
+        self._last = f"{self.value} now: {why}", seen
 
     def _start_stretch(self, now: float | None) -> None:
         self._since, self._waited = now, 0.0

@@ -28,7 +28,7 @@ __all__ = ["GatherPart", "GatherUnit", "GatherUnits", "make_gather"]
 _UNIT_BYTES = 8 << 20
 """A batch of more is gathered by several threads."""
 _TOGETHER_BYTES = 8 << 20
-_MAX_TOGETHER = 4
+_MAX_TOGETHER = 8
 """Batches that are gathered by one call, and of how many bytes: handing over a small one costs more than the copy."""
 
 
@@ -103,16 +103,21 @@ class GatherPart:
         rows = zip(job.window_id_B.tolist(), job.refs.source_B.tolist(), strict=True)
         return not any(quarantine.holds(window_id, job.train_step, source) for window_id, source in rows)
 
-    def run_quickly(self, jobs: Sequence[Job]) -> bool:
-        """Write batches of one size that are gathered whole and return True, or False where that would take long.
+    def run_quickly(self, job: Job) -> bool:
+        """Write a batch that is gathered whole and return True, or False where that would take long.
 
-        It does where addresses are not known yet, or rows are many or bad. The batches are then as good as new.
+        It does where addresses are not known yet, or rows are many or bad. The batch is then as good as new.
         """
-        splits = self.splits(jobs[0].num_rows)
-        if not self.is_whole or len(splits) != 1 or not all(map(self.takes, jobs)):
-            return False
-        num_rows = len(jobs) * jobs[0].num_rows
-        return self._run(jobs, splits[0] if len(jobs) == 1 else self._numbers(num_rows), may_fill=False)
+        splits = self.splits(job.num_rows)
+        return self.is_whole and len(splits) == 1 and self.takes(job) and self._run([job], splits[0], may_fill=False)
+
+    def takes_together(self, jobs: Sequence[Job]) -> bool:
+        """Return whether `run_together` is for these batches of one size."""
+        return self.is_whole and len(self.splits(jobs[0].num_rows)) == 1 and all(map(self.takes, jobs))
+
+    def run_together(self, jobs: Sequence[Job]) -> bool:
+        """Write batches of one size and return True, or False where the plain path has to; as `run`."""
+        return self._run(jobs, self._numbers(len(jobs) * jobs[0].num_rows), may_fill=True)
 
     def run(self, job: Job, row_G: Int64Array) -> bool:
         """Write these rows and return True, or False where the plain path has to.
@@ -161,16 +166,44 @@ class GatherUnit:
         self._builder = builder
         self._part = part
         self._row_G = row_G
-        self.job = job
+        self.jobs = (job,)
         self.row = int(row_G[0])
 
     def read(self) -> None:
         pass
 
     def run(self, context: DecodeContext) -> None:
-        if not self._part.run(self.job, self._row_G):
+        (job,) = self.jobs
+        if not self._part.run(job, self._row_G):
             for b in self._row_G.tolist():
-                self._builder.build_row(self.job, b, context)
+                self._builder.build_row(job, b, context)
+
+
+class GatherTogether:
+    """Small batches gathered by one call: handing over each of them costs more than the copy."""
+
+    has_reads = False
+    num_parts = 1
+    row = 0
+
+    def __init__(self, builder: BatchBuilder, part: GatherPart, jobs: Sequence[Job]) -> None:
+        self._builder = builder
+        self._part = part
+        self.jobs = jobs
+
+    def read(self) -> None:
+        pass
+
+    def run(self, context: DecodeContext) -> None:
+        if self._part.run_together(self.jobs):
+            return
+        for job in self.jobs:
+            for b in range(job.num_rows):
+                try:
+                    self._builder.build_row(job, b, context)
+                except Exception as err:
+                    job.errors.append((b, err))
+                    break  # of the errors of a batch that of the first row counts
 
 
 class GatherUnits(QueuedUnits):
@@ -184,15 +217,15 @@ class GatherUnits(QueuedUnits):
             self.num_together = max(1, min(_MAX_TOGETHER, _TOGETHER_BYTES // max(builder.batch_bytes, 1)))
 
     def units_of(self, jobs: Sequence[Job]) -> list[Sequence[Unit]]:
-        if len(jobs) > 1 and self._part.run_quickly(jobs):
-            return [() for _ in jobs]
+        if len(jobs) > 1 and self._part.takes_together(jobs):
+            return [(GatherTogether(self._builder, self._part, jobs),)] * len(jobs)
         return super().units_of(jobs)
 
     def units(self, job: Job) -> Sequence[Unit]:
         part = self._part
         if not part.takes(job):
             return self._plain.units(job)
-        if part.run_quickly([job]):
+        if part.run_quickly(job):
             return ()
         splits = part.splits(job.num_rows)
         if part.is_whole:

@@ -74,16 +74,19 @@ class _Shared:
             self.changed.notify_all()
 
     def unit_done(self, unit: Unit, err: BaseException | None) -> None:
-        job = unit.job
-        if job is None:
+        if not unit.jobs:
             return
         with self.changed:
-            if err is not None:
-                job.errors.append((unit.row, err))
-            job.remaining -= unit.num_parts
-            if job.remaining == 0:
-                self.num_ready += 1
-                self.depth.made(time.perf_counter() - job.opened_at)
+            is_made = False
+            for job in unit.jobs:
+                if err is not None:
+                    job.errors.append((unit.row, err))
+                job.remaining -= unit.num_parts
+                if job.remaining == 0:
+                    is_made = True
+                    self.num_ready += 1
+                    self.depth.made(time.perf_counter() - job.opened_at)
+            if is_made:
                 self.changed.notify_all()
 
 
@@ -136,8 +139,8 @@ def _decode_loop(shared: _Shared) -> None:
             if shared.failure is not None:
                 continue
             try:
-                if stats.is_tracing and unit.job is not None:
-                    stats.at_step(unit.job.train_step)
+                if stats.is_tracing and unit.jobs:
+                    stats.at_step(unit.jobs[0].train_step)
                 unit.run(context)
                 shared.unit_done(unit, None)
             except Exception as err:

@@ -23,8 +23,11 @@ class Unit(Protocol):
     """A piece of work. `read` runs in a reader thread, `run` in a decoder thread."""
 
     @property
-    def job(self) -> Job | None:
-        """The batch it is a part of; None for work that serves several batches, which must not raise."""
+    def jobs(self) -> Sequence[Job]:
+        """The batches it is a part of: one, several that it makes together, or none where it prepares what any may need.
+
+        Only where it is one may `run` raise.
+        """
         ...
 
     @property
@@ -34,7 +37,7 @@ class Unit(Protocol):
 
     @property
     def num_parts(self) -> int:
-        """How much of `Job.remaining` is done once it has run."""
+        """How much of `Job.remaining` is done once it has run, of each of `jobs`."""
         ...
 
     @property
@@ -117,7 +120,7 @@ class QueuedUnits:
         raise NotImplementedError
 
     def units_of(self, jobs: Sequence[Job]) -> list[Sequence[Unit]]:
-        """Return the work on each of some fresh jobs of consecutive train_steps."""
+        """Return the work on each of some fresh jobs of consecutive train_steps. What several share stands with each."""
         return [self.units(job) for job in jobs]
 
     def open_jobs(self, train_step: int, most: int) -> list[Job]:
@@ -139,7 +142,8 @@ class QueuedUnits:
             return
         with self._readable:
             for unit in units:
-                (self._to_read if unit.has_reads else self._to_run).append(unit)
+                if unit.jobs[0] is job:  # else it began with an earlier one
+                    (self._to_read if unit.has_reads else self._to_run).append(unit)
             self._runnable.notify(len(self._to_run))
             self._readable.notify(len(self._to_read))
 
@@ -190,20 +194,20 @@ class RowUnit:
         self, builder: BatchBuilder, job: Job, row: int, choices: Sequence[StreamChoice] | None = None
     ) -> None:
         self._builder = builder
-        self.job = job
+        self.jobs = (job,)
         self.row = row
         self._choices = choices
         self._work: RowWork | None = None
 
     def read(self) -> None:
-        self._work = self._builder.read_row(self.job, self.row, self._choices)
+        self._work = self._builder.read_row(self.jobs[0], self.row, self._choices)
 
     def run(self, context: DecodeContext) -> None:
         # A row that could not be read is repeated from the start here, where the policy for bad windows lives.
         if self._choices is None:
-            self._builder.build_row(self.job, self.row, context, self._work)
+            self._builder.build_row(self.jobs[0], self.row, context, self._work)
         else:
-            self._builder.build_part(self.job, self.row, context, self._choices, self._work)
+            self._builder.build_part(self.jobs[0], self.row, context, self._choices, self._work)
 
 
 class RowUnits(QueuedUnits):

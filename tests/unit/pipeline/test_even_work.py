@@ -112,10 +112,10 @@ def play(dataset: tl.Dataset, num_batches: int, *, num_decoders: int = 2, digest
             assert busy, "nobody is at work, and the batch is not ready"
             now, _, unit = heapq.heappop(busy)
             unit.run(context)
-            if unit.job is not None:
-                unit.job.remaining -= unit.num_parts
+            for job in unit.jobs:
+                job.remaining -= unit.num_parts
         out.pool = loader.stats()["pool"]
-        del unit, jobs, busy
+        del unit, job, jobs, busy
         units.stop()
         units.close()
         context.close()
