@@ -5,7 +5,7 @@
 CPU time, not time, and the lowest of many: nearly the same on a machine that is busy with other things. What the stages of 50
 batches note is kept and noted again, 200 times; two readings of the clock a note come on top. Running a loader with
 statistics and one without in turns shows nothing: they differ by less than two runs of either.
-The bars: at most 1 % of a batch of video, and a trace of 10,000 batches below 100 MB.
+The bars: at most 1 % of a batch of video and of the comparison's batch of state, and a trace of 10,000 batches below 100 MB.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _common import machine
+from compare import DEFAULT_DATA
+from workloads.formats import make_format
+from workloads.spec import WORKLOADS as COMPARED
 
 import trajload as tl
 from trajload.bench.trace import trace
@@ -38,6 +41,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "state, 256 windows": {"streams": SIGNALS, "window": tl.Window(num_steps=32), "global_batch_size": 256},
     "state, 32 windows": {"streams": SIGNALS, "window": tl.Window(num_steps=16)},
 }
+COMPARED_STATE = {"streams": list(COMPARED["state"].signal_steps), "window": tl.Window(num_steps=32)}
 TRACE_BATCHES = 10_000
 
 
@@ -175,21 +179,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=0.5, help="CPU time of a round")
+    parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help=f"folder of generated data ({DEFAULT_DATA})")
     parser.add_argument("--skip-trace", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         dataset = tl.open(generate(Path(folder) / "demo", num_episodes=8, seed=3))
+        compared = tl.open(make_format("native", COMPARED["state"], arguments.data))
+        batch = {"global_batch_size": COMPARED["state"].batch}
+        works = {name: (dataset, more) for name, more in WORKLOADS.items()}
+        works["state of compare.py"] = (compared, COMPARED_STATE | batch)
         cases = {
             f"{name}, {f'{workers} threads' if workers else 'no threads'}": overhead(
-                dataset, more, workers, arguments.rounds, arguments.seconds
+                data, more, workers, arguments.rounds, arguments.seconds
             )
-            for name, more in WORKLOADS.items()
+            for name, (data, more) in works.items()
             for workers in (0, 2)
             if workers or name != "interleaved"
         }
         traced = None if arguments.skip_trace else trace_size(dataset)
         dataset.close()
+        compared.close()
     for name, case in cases.items():
         told = f"{case['notes_a_batch']:.0f} notes {case['notes_us']:.1f} us, clocks {case['clocks_us']:.1f} us"
         print(f"{name:32} {case['batch_us']:9.1f} us a batch; {told}: {case['percent']:.2f} %")
