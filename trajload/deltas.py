@@ -17,7 +17,6 @@ __all__ = [
     "MAX_SECONDS",
     "NO_DELTAS",
     "Deltas",
-    "check_choice",
     "delta_indices",
     "delta_timestamps",
     "seconds_to_ns",
@@ -29,12 +28,6 @@ MAX_SECONDS = 2**23
 _MAX_INDEX = 2**31
 _SHORTEST_RANGE = 8
 _T = TypeVar("_T", int, float)
-
-
-def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise ConfigError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r} is unknown: expected one of {', '.join(map(repr, allowed))}.")
 
 
 class Deltas(Mapping[str, tuple[Any, ...]]):

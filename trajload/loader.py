@@ -18,6 +18,7 @@ from trajload.pipeline.state import check_state, make_state
 from trajload.pipeline.workers import Batches
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sampling.orders import OrderConfig
+from trajload.sampling.sampler import check_train_step
 from trajload.sampling.select import EpisodeChoice
 from trajload.sources.base import Dataset
 from trajload.sources.open import open as open_dataset
@@ -204,7 +205,7 @@ class Loader(LoaderFacts):
 
     def seek(self, train_step: int) -> None:
         """Move the cursor: the next batch delivered is that of `train_step`. Costs nothing, whatever the distance."""
-        checked = config.check_train_step(train_step)
+        checked = check_train_step(train_step)
         self.claim()
         self._train_step = checked
 

@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import index
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trajload.deltas import check_choice, seconds_to_ns
+from trajload.checks import check_bool, check_choice
+from trajload.deltas import seconds_to_ns
 from trajload.errors import ConfigError, ManifestError
 from trajload.types import Modality
 from trajload.window import Pad, Window
@@ -86,10 +88,16 @@ class StreamSpec:
         if self.name in RESERVED_NAMES or self.name.endswith(("_is_pad", "_is_missing")):
             raise ConfigError(f"stream name {self.name!r} is reserved for a batch key. Choose another name.")
         if not isinstance(self.modality, Modality):
+            check_choice(f"modality of stream {self.name!r}", self.modality, tuple(m.value for m in Modality))
             object.__setattr__(self, "modality", Modality(self.modality))
         check_choice(f"encoding of stream {self.name!r}", self.encoding, get_args(Encoding))
         check_choice(f"clock of stream {self.name!r}", self.clock, get_args(Clock))
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        try:
+            object.__setattr__(self, "shape", tuple(index(n) for n in self.shape))
+        except TypeError:
+            raise ConfigError(
+                f"shape of stream {self.name!r} is {self.shape!r}: expected a tuple of ints, such as (7,) or ()."
+            ) from None
         if self.names is not None:
             object.__setattr__(self, "names", tuple(str(n) for n in self.names))
         if self.is_picture and len(self.shape) != 3:
@@ -191,14 +199,14 @@ class StreamRequest:
         check_choice("on_miss", self.on_miss, get_args(Miss))
         check_choice("on_missing", self.on_missing, get_args(Missing))
         check_choice("on_bad_clock", self.on_bad_clock, get_args(BadClock))
-        if self.tolerance_s is not None and not self.tolerance_s >= 0:
+        is_number = isinstance(self.tolerance_s, (int, float, np.integer, np.floating))
+        if self.tolerance_s is not None and not (is_number and self.tolerance_s >= 0):
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} is invalid: expected seconds >= 0, or None.")
         if self.tolerance_s and self.align in ("exact", "interval"):
             raise ConfigError(
                 f"tolerance_s={self.tolerance_s!r} has no meaning with align={self.align!r}. Leave it out."
             )
-        if not isinstance(self.age, bool):
-            raise ConfigError(f"age={self.age!r} is invalid: expected True or False.")
+        check_bool("age", self.age)
         seconds_to_ns("offset_s", self.offset_s)
 
     @property
@@ -234,16 +242,16 @@ class Image(StreamRequest):
         # super() without arguments does not work in a slots dataclass on Python 3.10
         StreamRequest.__post_init__(self)
         if self.size is not None:
-            size = tuple(self.size)
+            size = tuple(self.size) if isinstance(self.size, Iterable) else (self.size,)
             if len(size) != 2 or any(
                 isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in size
             ):
+                square = f" Did you mean size=({self.size}, {self.size})?" if isinstance(self.size, int) else ""
                 raise ConfigError(
-                    f"Image(size={self.size!r}) is invalid: expected (height, width), ints of at least 1."
+                    f"Image(size={self.size!r}) is invalid: expected (height, width), ints of at least 1.{square}"
                 )
             object.__setattr__(self, "size", (int(size[0]), int(size[1])))
-        if not isinstance(self.jpeg_scaling, bool):
-            raise ConfigError(f"Image(jpeg_scaling={self.jpeg_scaling!r}) is invalid: expected True or False.")
+        check_bool("Image(jpeg_scaling)", self.jpeg_scaling)
         if self.jpeg_scaling and self.size is None:
             raise ConfigError("Image(jpeg_scaling=True) has no meaning without a size. Give one, or leave it out.")
 
@@ -295,7 +303,10 @@ def default_request(spec: StreamSpec) -> StreamRequest:
 def check_request(spec: StreamSpec, request: StreamRequest) -> StreamRequest:
     """Return `request` if it can be asked of `spec`, else raise ConfigError naming both."""
     if not isinstance(request, StreamRequest):
-        raise ConfigError(f"streams[{spec.name!r}]={request!r} is unusable: expected tl.Image(...) or tl.Signal(...).")
+        kind = "Image" if spec.is_picture else "Signal"
+        raise ConfigError(
+            f"streams[{spec.name!r}]={request!r} is unusable: expected tl.{kind}(...), or None for the stream as stored."
+        )
     if isinstance(request, Image) and not spec.is_picture:
         raise ConfigError(
             f"streams[{spec.name!r}] asks for an Image, but the stream is stored as {spec.encoding!r}. Use tl.Signal(...)."

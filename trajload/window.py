@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trajload.deltas import NO_DELTAS, Deltas, check_choice, delta_indices, delta_timestamps, seconds_to_ns
+from trajload.checks import check_choice
+from trajload.deltas import NO_DELTAS, Deltas, delta_indices, delta_timestamps, seconds_to_ns
 from trajload.errors import ConfigError
 
 __all__ = ["Pad", "Window"]

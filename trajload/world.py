@@ -26,6 +26,8 @@ class World:
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("world_size", self.world_size)):
             try:
+                if isinstance(value, bool):
+                    raise TypeError
                 object.__setattr__(self, name, index(value))  # any kind of int, NumPy's too
             except TypeError:
                 raise ConfigError(f"{name}={value!r} is invalid: expected an int.") from None

@@ -101,7 +101,7 @@ def test_stream_spec_of_a_manifest_without_a_field_names_stream_and_field(field:
         ({"modality": "smell"}, "'smell' is not a valid Modality"),
         ({"shape": 3}, "not iterable"),
         ({"encoding": "gif"}, "'gif' is unknown"),
-        ({"shape": ["a", 1, 2]}, "invalid literal"),
+        ({"shape": ["a", 1, 2]}, "expected a tuple of ints"),
     ],
 )
 def test_stream_spec_of_a_manifest_with_an_unusable_field_is_a_manifest_error(

@@ -46,8 +46,8 @@ class TransformChain:
         seed: int,
         passed_by: Collection[str] = (),
     ) -> None:
-        if callable(transforms) or isinstance(transforms, (str, Mapping)):
-            raise ConfigError(f"transforms={transforms!r} is unusable: expected a list of transforms.")
+        if callable(transforms) or isinstance(transforms, (str, Mapping)) or not isinstance(transforms, Iterable):
+            raise ConfigError(f"transforms={transforms!r} is unusable: expected a list of transforms, () for none.")
         self.transforms: list[Transform] = []
         self.layouts: list[dict[str, tuple[tuple[int, ...], np.dtype[Any]]]] = [_native(layout)]
         """Before the first transform, after the first, and so on."""

@@ -49,9 +49,9 @@ def convert(
     unchanged. With --gop or --reencode they are encoded anew instead, which makes random windows cheap where keyframes are far
     apart ('trajload doctor' says so, 'trajload tune-encoding' measures what it takes); a native dataset can be encoded anew, too. Nothing is visible in OUT before everything is written; a killed run leaves no dataset.
 
-    Example: trajload convert lerobot/pusht pusht-native
+    Example: trajload convert data/pusht pusht-native
 
-    Example: trajload convert lerobot/pusht pusht-gop10 --gop 10 --crf 20 --episodes 0:50
+    Example: trajload convert data/pusht pusht-gop10 --gop 10 --crf 20 --episodes 0:50
 
     Example: trajload convert my-dataset my-dataset-fast --reencode encoding.json
 

@@ -30,7 +30,7 @@ def doctor(
 
     Example: trajload doctor my-dataset
 
-    Example: trajload doctor lerobot/pusht --max-episodes 50 --json
+    Example: trajload doctor data/pusht --max-episodes 50 --json
 
     Exit codes: 0 no fault, 1 errors were found (with --strict also warnings), 2 the dataset cannot be opened.
     """

@@ -190,7 +190,8 @@ def _check_places(dataset: Dataset, out: Path, reencode: Reencode) -> None:
     if isinstance(dataset, NativeDataset):
         if not reencodes_something(dataset, reencode):
             raise ConfigError(
-                f"{dataset.path!r} is a native dataset already: there is nothing to convert, unless videos are to be encoded anew."
+                f"{dataset.path!r} is a native dataset already: there is nothing to convert, unless videos are to be "
+                "encoded anew (reencode=, --gop, --reencode)."
             )
         return
     source, target = Path(dataset.path).resolve(), out.expanduser().resolve()

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from trajload.checks import check_choice
 from trajload.decode.nvdec import NvdecStatus, find_nvdec, unsupported_reason
 from trajload.decode.parity import MAX_MEAN_ABS, MIN_PSNR_DB, Parity, compare_pictures
 from trajload.decode.plan import Blobs, VideoReads
-from trajload.deltas import check_choice
 from trajload.errors import ConfigError, DecodeError, MissingDependencyError, TrajloadError
 from trajload.refs import VideoIndex, VideoTrack
 from trajload.spec import StreamSpec

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from trajload.checks import check_int
 from trajload.errors import ConfigError, StageFailedError
 from trajload.interop.request import Delivery, Failure, StepRequest
 from trajload.interop.samplers import StepSampler
@@ -79,6 +80,9 @@ class TrajDataLoader(DataLoader["Batch"]):
             raise ConfigError(
                 f"{', '.join(taken)} cannot be given here: the loader decides it. Set global_batch_size, order and seed of Loader."
             )
+        num_workers = check_int("num_workers", num_workers, 0)
+        if transform is not None and not callable(transform):
+            raise ConfigError(f"transform={transform!r} is unusable: expected a function of a batch, or None.")
         if num_workers > 0 and options.get("multiprocessing_context") is None:
             options["multiprocessing_context"] = "spawn"
         self._loader = loader

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from trajload.align.places import Places, stream_places
 from trajload.augment.chain import TransformChain
 from trajload.augment.contract import Transform
+from trajload.checks import check_choice, check_int, did_you_mean, quoted
 from trajload.collate.stream_slots import StreamLayout
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
@@ -70,12 +69,19 @@ def choose_streams(
         wanted: dict[str, StreamRequest | None] = dict.fromkeys(dataset.streams)
     elif isinstance(streams, str):
         raise ConfigError(
-            f"streams={streams!r} is a single name: expected a list of names, or a dict of name to request."
+            f"streams={streams!r} is a single name: expected a list of names, or a dict of name to request. "
+            f"Did you mean [{streams!r}]?"
         )
     elif isinstance(streams, Mapping):
         wanted = dict(streams)
     elif isinstance(streams, Iterable):
-        wanted = dict.fromkeys(streams)
+        names = list(streams)
+        for name in names:
+            if not isinstance(name, str):
+                raise ConfigError(
+                    f"streams holds {name!r}: expected names of streams, or a dict of name to tl.Image(...), tl.Signal(...) or None."
+                )
+        wanted = dict.fromkeys(names)
     else:
         raise ConfigError(f"streams={streams!r} is unusable: expected a list of names, or a dict of name to request.")
     if not wanted:
@@ -91,7 +97,8 @@ def choose_streams(
     for name in window.own_streams:
         if name not in specs:
             raise ConfigError(
-                f"the window has deltas for stream {name!r}, which is not asked for: streams are {', '.join(map(repr, specs))}."
+                f"the window has deltas for stream {name!r}, which is not asked for: streams are {quoted(specs)}."
+                f"{did_you_mean(name, specs)}"
             )
     check_keys(out)
     return tuple(out)
@@ -100,7 +107,8 @@ def choose_streams(
 def check_window(window: Window | None) -> Window:
     """Return `window` if it is one, else raise ConfigError."""
     if not isinstance(window, Window):
-        raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).")
+        meant = f" Did you mean tl.Window(num_steps={window})?" if isinstance(window, int) else ""
+        raise ConfigError(f"window={window!r} is unusable: expected tl.Window(num_steps=...).{meant}")
     return window
 
 
@@ -146,10 +154,7 @@ def check_keys(choices: Iterable[StreamChoice]) -> None:
 
 def check_on_error(on_error: str) -> OnError:
     """Return `on_error` if it is a known policy, else raise ConfigError."""
-    if on_error not in get_args(OnError):
-        raise ConfigError(
-            f"on_error={on_error!r} is unknown: expected one of {', '.join(map(repr, get_args(OnError)))}."
-        )
+    check_choice("on_error", on_error, get_args(OnError))
     return on_error  # type: ignore[return-value]
 
 
@@ -207,28 +212,17 @@ def make_transforms(
     return chain if chain.transforms else None
 
 
-def check_train_step(train_step: int) -> int:
-    """Return a train_step, else raise ConfigError."""
-    if isinstance(train_step, bool) or not isinstance(train_step, (int, np.integer)) or train_step < 0:
-        raise ConfigError(f"train_step={train_step!r} is invalid: expected an int of at least 0.")
-    return int(train_step)
-
-
 def check_workers(num_workers: int | None) -> int:
     """Return the number of decoder threads."""
     if num_workers is None:
         # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    if isinstance(num_workers, bool) or not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
-        raise ConfigError(f"num_workers={num_workers!r} is invalid: expected an int of at least 0, or None.")
-    return int(num_workers)
+    return check_int("num_workers", num_workers, 0, expected="an int of at least 0, or None for one per CPU")
 
 
 def check_readers(num_readers: int) -> int:
     """Return the number of reader threads."""
-    if isinstance(num_readers, bool) or not isinstance(num_readers, (int, np.integer)) or num_readers < 1:
-        raise ConfigError(f"num_readers={num_readers!r} is invalid: expected an int of at least 1.")
-    return int(num_readers)
+    return check_int("num_readers", num_readers, 1)
 
 
 def kept(value: Any) -> Any:

@@ -12,9 +12,7 @@ import math
 import threading
 from dataclasses import dataclass
 
-import numpy as np
-
-from trajload.errors import ConfigError
+from trajload.checks import check_int
 
 __all__ = ["Depth", "DepthControl", "Seen", "choose_depth", "next_depth"]
 
@@ -88,9 +86,8 @@ def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int, *, has
         ConfigError: Neither 'auto' nor a positive int.
     """
     if prefetch != "auto":
-        if isinstance(prefetch, bool) or not isinstance(prefetch, (int, np.integer)) or prefetch < 1:
-            raise ConfigError(f"prefetch={prefetch!r} is invalid: expected 'auto' or an int of at least 1.")
-        return Depth(int(prefetch), int(prefetch), "asked for")
+        depth = check_int("prefetch", prefetch, 1, expected="'auto' or an int of at least 1")
+        return Depth(depth, depth, "asked for")
     if num_workers == 0:
         return Depth(1, 1, "no workers")
     bound = _POOLED_BYTES if has_pool else _BYTES

@@ -76,7 +76,10 @@ class LoaderFacts:
     def __len__(self) -> int:
         """Train_steps of the whole run; TypeError without `num_epochs`."""
         if self.num_train_steps is None:
-            raise TypeError("a loader without num_epochs has no length; see steps_per_epoch.")
+            raise TypeError(
+                "a loader without num_epochs has no length; see steps_per_epoch. For a torch DataLoader of its batches, call "
+                "as_dataloader()."
+            )
         return self.num_train_steps
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trajload.align.rows import window_offsets
+from trajload.checks import check_int
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
 from trajload.pipeline.arena import aligned
@@ -82,9 +83,7 @@ def check_pool_bytes(pool_bytes: int | None) -> int | None:
     """Return `pool_bytes` if it is None or an int of at least 0, else raise ConfigError."""
     if pool_bytes is None:
         return None
-    if isinstance(pool_bytes, bool) or not isinstance(pool_bytes, (int, np.integer)) or pool_bytes < 0:
-        raise ConfigError(f"pool_bytes={pool_bytes!r} is invalid: expected an int of at least 0, or None.")
-    return int(pool_bytes)
+    return check_int("pool_bytes", pool_bytes, 0, expected="an int of at least 0, or None")
 
 
 def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int) -> PoolBudget:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trajload.checks import check_bool
 from trajload.errors import ConfigError, StageFailedError
 from trajload.pipeline.state import differing_fields
 from trajload.world import World
@@ -39,8 +40,7 @@ class RankCheck:
         self._world = world
         self._is_own_choice = is_own_choice
         self._mesh = mesh
-        self._is_on = is_on
-        self.is_due = is_on
+        self._is_on = self.is_due = check_bool("check_ranks", is_on)
         """Before the next batch."""
 
     def by_itself(self, state: Callable[[], Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from trajload.checks import did_you_mean
 from trajload.errors import ConfigError, ResumeError
 
 __all__ = ["MAX_STATE_BYTES", "STATE_VERSION", "canonical_digest", "check_state", "differing_fields", "make_state"]
@@ -161,9 +162,14 @@ def check_state(
     # A field that only the state has may be allowed to differ, too: the transforms of a run that goes on without.
     saved = state.get("config") if isinstance(state, Mapping) else None
     known = {*config, *(saved if isinstance(saved, Mapping) else ()), "manifests"}
+    if isinstance(allow, str):
+        raise ConfigError(f"allow={allow!r} is a single name: expected several. Did you mean ({allow!r},)?")
     unknown = [name for name in allow if name not in known]
     if unknown:
-        raise ConfigError(f"allow={sorted(unknown)!r} names no field: expected some of {sorted(known)!r}.")
+        raise ConfigError(
+            f"allow={sorted(unknown)!r} names no field: expected some of {sorted(known)!r}."
+            f"{did_you_mean(unknown[0], known)}"
+        )
     if not isinstance(state, Mapping):
         raise ResumeError(f"the state is a {type(state).__name__}: expected the dict that state_dict() returned.")
     version = state.get("format_version")

@@ -41,8 +41,9 @@ def check_device(device: Any) -> torch.device | None:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as err:
+        said = f" ({str(err).rstrip('.')})" if isinstance(err, RuntimeError) else ""  # of a type it lists signatures
         raise ConfigError(
-            f"device={device!r} is invalid: expected 'cuda', 'cuda:1', 'cpu', a torch.device ({err})."
+            f"device={device!r} is invalid: expected 'cuda', 'cuda:1', 'cpu' or a torch.device{said}."
         ) from err
     if found.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

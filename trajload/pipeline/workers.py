@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trajload.checks import did_you_mean
 from trajload.errors import ConfigError, described
 
 if TYPE_CHECKING:
@@ -55,12 +56,27 @@ class WorkerChoice:
         if found is None:
             raise ConfigError(
                 f"workers={workers!r} is unusable: expected 'threads', 'processes:N' with N of at least 1, or 'auto'."
+                f"{_meant(workers)}"
             )
         if not _has_processes():
             raise ConfigError(
                 f"workers={workers!r} needs Linux (anonymous shared memory): this is {sys.platform}. Use workers='threads'."
             )
         return cls("processes", int(found[1]))
+
+
+def _meant(workers: object) -> str:
+    """Return what someone who passed a number, or almost one of the words, wanted to say."""
+    text = str(workers) if isinstance(workers, (int, str)) and not isinstance(workers, bool) else ""
+    if not text.isdecimal():
+        return did_you_mean(text, ("threads", "auto", "processes:2"))
+    number = int(text)
+    threads = f" The number of decoder threads is num_workers={number}"
+    return (
+        f"{threads}, which leaves the work to the calling thread."
+        if number == 0
+        else (f"{threads}; {number} worker processes are workers='processes:{number}'.")
+    )
 
 
 def check_timeout(timeout_s: float | None) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trajload.checks import did_you_mean, quoted
 from trajload.errors import ConfigError
 from trajload.sampling.blocks import check_block_windows
 from trajload.sampling.continuous import ContinuousOrder
@@ -207,7 +208,7 @@ _ORDERS: dict[str, type[OrderConfig]] = {
 _NEWEST = {version.split("/")[0]: version for version in _ORDERS}
 
 
-def resolve_order(name: str) -> str:
+def resolve_order(name: object) -> str:
     """Return the version a name stands for: 'shuffled' -> 'shuffled/1'; a version stands for itself.
 
     Raises:
@@ -215,8 +216,10 @@ def resolve_order(name: str) -> str:
     """
     version = _NEWEST.get(name, name) if isinstance(name, str) else name
     if not isinstance(version, str) or version not in _ORDERS:
-        allowed = ", ".join(repr(x) for x in (*_NEWEST, *_ORDERS))
-        raise ConfigError(f"order={name!r} is unknown: expected one of {allowed}.")
+        allowed = (*_NEWEST, *_ORDERS)
+        is_class = isinstance(name, type) and issubclass(name, OrderConfig)
+        hint = " It is a class: call it, with its arguments." if is_class else did_you_mean(name, allowed)
+        raise ConfigError(f"order={name!r} is unknown: expected one of {quoted(allowed)}.{hint}")
     return version
 
 
@@ -232,7 +235,7 @@ def order_config(order: str | OrderConfig | Mapping[str, Any]) -> OrderConfig:
     if isinstance(order, Mapping):
         parameters = {str(k): v for k, v in order.items() if k != "version"}
         order = order.get("version", order)  # type: ignore[assignment]
-    version = resolve_order(order)  # type: ignore[arg-type]
+    version = resolve_order(order)
     if version == Weighted.version:
         raise ConfigError(
             f"order={version!r} needs weights, of which a state holds only a digest: pass "

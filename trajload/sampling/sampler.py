@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.checks import check_bool, check_int
 from trajload.errors import ConfigError, LoaderExhaustedError, at
 from trajload.rng import check_seed
 from trajload.sampling.continuous import ContinuousOrder
@@ -85,11 +86,9 @@ class Sampler:
         self.order_config = order_config(order)
         self.order = self.order_config.version
         self.seed = check_seed(seed)
-        self.global_batch_size = _check_int("global_batch_size", global_batch_size, 1, MAX_GLOBAL_BATCH_SIZE)
-        self.num_epochs = None if num_epochs is None else _check_int("num_epochs", num_epochs, 1, 2**63)
-        if not isinstance(drop_last, bool):
-            raise ConfigError(f"drop_last={drop_last!r} is invalid: expected True or False.")
-        self.drop_last = drop_last
+        self.global_batch_size = check_int("global_batch_size", global_batch_size, 1, MAX_GLOBAL_BATCH_SIZE)
+        self.num_epochs = None if num_epochs is None else check_int("num_epochs", num_epochs, 1, 2**63)
+        self.drop_last = check_bool("drop_last", drop_last)
         self._order = make_order(
             self.order_config, table=table, seed=self.seed, global_batch_size=self.global_batch_size
         )
@@ -297,17 +296,9 @@ def check_rows(rows: slice, global_batch_size: int) -> tuple[int, int]:
 
 def check_train_step(train_step: int) -> int:
     """Return a train_step as an int of at least 0, else raise ConfigError."""
-    return _check_int("train_step", train_step, 0, None)
+    return check_int("train_step", train_step, 0)
 
 
 def positions_from(first: int, step_B: Int64Array) -> NDArray:
     """Return `first + step_B`: int64, or Python ints (dtype object) once positions pass 2**63."""
     return first + (step_B if first + len(step_B) < 2**63 else step_B.astype(object))
-
-
-def _check_int(name: str, value: int, low: int, high: int | None) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise ConfigError(f"{name}={value!r} is invalid: expected an int of at least {low}.")
-    if high is not None and value >= high:
-        raise ConfigError(f"{name}={value!r} is too large: expected less than {high}.")
-    return int(value)

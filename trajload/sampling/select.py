@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from trajload.checks import quoted
 from trajload.errors import ConfigError
 from trajload.rng import check_seed
 from trajload.types import BoolArray, Int64Array
@@ -22,6 +23,11 @@ __all__ = ["EpisodeChoice", "choose_episodes", "episodes_json", "split"]
 
 EpisodeChoice: TypeAlias = "Callable[[EpisodeInfo], bool] | Iterable[int] | None"
 _SUM_TOLERANCE = Fraction(1, 10**9)
+_INSTEAD = {
+    "b": " Of a mask take np.flatnonzero(mask).",
+    "U": " To choose by key, pass lambda info: info.key in keys.",
+}
+"""By kind of dtype: how to say what was meant."""
 
 
 def choose_episodes(dataset: Dataset, episodes: EpisodeChoice) -> BoolArray | None:
@@ -61,12 +67,17 @@ def _mask_of(episodes: Iterable[int], num_episodes: int, dataset_name: str) -> B
         raise ConfigError(
             f"episodes={episodes!r} is unusable: expected numbers of episodes, or a function of EpisodeInfo."
         ) from None
+    if isinstance(episodes, Mapping) and number_N.size:
+        raise ConfigError(
+            f"episodes is a dict of {quoted(map(str, episodes))}: expected numbers of episodes. "
+            f"Pass one of its parts, such as episodes=parts[{next(iter(episodes))!r}]."
+        )
     if number_N.size == 0:
         return np.zeros(num_episodes, dtype=np.bool_)
     if number_N.ndim != 1 or number_N.dtype.kind not in "iu":
         raise ConfigError(
             f"episodes is unusable: got shape {number_N.shape} of {number_N.dtype}, expected numbers of episodes, "
-            "or a function of EpisodeInfo."
+            f"or a function of EpisodeInfo.{_INSTEAD.get(number_N.dtype.kind, '')}"
         )
     is_absent_N = (number_N < -num_episodes) | (number_N >= num_episodes)
     if is_absent_N.any():
@@ -109,6 +120,10 @@ def split(dataset: Dataset, parts: Mapping[str, float], *, seed: int = 0) -> dic
         array([  3,  17,  42])
     """
     check_seed(seed)
+    if not hasattr(dataset, "episode_key"):
+        raise ConfigError(f"dataset={dataset!r} cannot be split: expected an opened dataset, as tl.open returns it.")
+    if not isinstance(parts, Mapping):
+        raise ConfigError(f"parts={parts!r} is unusable: expected a dict such as {{'train': 0.9, 'val': 0.1}}.")
     exact = {name: _fraction(name, value) for name, value in parts.items()}
     total = sum(exact.values(), Fraction(0))
     if abs(total - 1) > _SUM_TOLERANCE:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
 
+from trajload.checks import did_you_mean, quoted
 from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import Track
 from trajload.sources.columns import ArrayColumns, ClockColumns
@@ -125,11 +127,18 @@ class Dataset(ABC):
 
     def check_episode(self, episode: int) -> int:
         """Return `episode` as a non-negative index, or raise WindowError."""
-        if not -self.num_episodes <= episode < self.num_episodes:
+        try:
+            number = index(episode)
+        except TypeError:
+            raise ConfigError(
+                f"episode {episode!r} is no number: expected an int, the episode's position in the dataset "
+                f"{self.name!r}, not its key."
+            ) from None
+        if not -self.num_episodes <= number < self.num_episodes:
             raise WindowError(
                 f"episode {episode} does not exist: the dataset {self.name!r} has {self.num_episodes} episodes."
             )
-        return int(episode) % self.num_episodes
+        return number % self.num_episodes
 
     def spec(self, stream: str) -> StreamSpec:
         """Return the spec of `stream`, or raise ConfigError listing the streams there are."""
@@ -137,7 +146,8 @@ class Dataset(ABC):
             return self.streams[stream]
         except KeyError:
             raise ConfigError(
-                f"stream {stream!r} is unknown: the dataset {self.name!r} has {', '.join(map(repr, self.streams))}."
+                f"stream {stream!r} is unknown: the dataset {self.name!r} has {quoted(self.streams)}."
+                f"{did_you_mean(stream, self.streams)}"
             ) from None
 
     def episodes(self) -> Iterator[EpisodeInfo]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +49,9 @@ def open(
     try:
         text = os.fspath(path_or_url)
     except TypeError:
-        raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.") from None
+        several = isinstance(path_or_url, Iterable)
+        hint = " Several datasets are a tl.Mixture({name: (dataset, weight)})." if several else ""
+        raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.{hint}") from None
     if isinstance(text, bytes) or not text:
         raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.")
     url = _URL.match(text)
@@ -63,7 +67,7 @@ def open(
     except OSError as err:
         raise ConfigError(f"dataset folder {text!r} cannot be looked at: {err.strerror}.") from None
     if not is_there:
-        raise ConfigError(f"dataset folder {str(path)!r} does not exist{_near(path)}.")
+        raise ConfigError(f"dataset folder {str(path)!r} does not exist{_near(path)}.{_hub_hint(text)}")
     if not path.is_dir():
         raise ConfigError(f"{str(path)!r} is a file, expected a dataset folder.{_file_hint(path)}")
     from trajload.sources.native import is_native, open_native
@@ -98,13 +102,48 @@ def _unknown(path: Path) -> ConfigError | SourceError:
     inner = [n for n in found if n.endswith("/") and _is_dataset(path / n)]
     if inner:
         hint += f" Did you mean {str(path / inner[0])!r}?"
-    elif any(n.endswith(".tar") for n in found):
-        hint = " Tar files without a manifest are not read in place yet; write them with tl.Writer."
     elif path.name in ("meta", "data", "videos") and _is_dataset(path.parent):
         hint = f" Did you mean {str(path.parent)!r}?"
+    elif foreign := _foreign(path):
+        hint += f" {foreign} are not read in place yet; write their episodes with tl.Writer."
     more = f", and {len(found) - 8} more" if len(found) > 8 else ""
     return ConfigError(
         f"{str(path)!r} is no dataset of a known layout: {looked}; found {', '.join(found[:8])}{more}.{hint}"
+    )
+
+
+_FOREIGN = {
+    ".tar": "Tar files without a manifest",
+    ".tgz": "Tar files without a manifest",
+    ".hdf5": "HDF5 files",
+    ".h5": "HDF5 files",
+    ".tfrecord": "TFRecord files (RLDS)",
+    ".zarr": "Zarr stores",
+    ".mcap": "MCAP files",
+    ".mds": "MDS shards",
+    ".npz": "npz files",
+}
+"""What people keep trajectories in besides, by the ending; of TFRecords `.tfrecord-00000-of-00128`, too."""
+_MOST_LOOKED_AT = 1000
+
+
+def _foreign(path: Path) -> str:
+    """Return which other layout a folder holds, three levels deep; '' if none of those known."""
+    levels = (p for depth in range(1, 4) for p in path.glob("/".join("*" * depth)))
+    for entry in islice(levels, _MOST_LOOKED_AT):
+        for ending in entry.suffixes:
+            if found := _FOREIGN.get(ending.split("-")[0]):
+                return found
+    return ""
+
+
+def _hub_hint(text: str) -> str:
+    """Return what to do with 'owner/name', which elsewhere names a dataset of a hub."""
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", text) is None:
+        return ""
+    return (
+        " If this is a name on the Hugging Face Hub: nothing is downloaded here. Run 'hf download --repo-type dataset "
+        f"{text} --local-dir FOLDER' first, and open FOLDER."
     )
 
 
