@@ -7,12 +7,22 @@ where there is something to compile.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["KNOWN_VERSIONS", "loaded_quickly"]
+__all__ = ["KNOWN_VERSIONS", "compiled", "loaded_quickly"]
+
+_F = TypeVar("_F")
 
 KNOWN_VERSIONS = ((0, 68),)
 """Releases of numba whose cache was seen to load so; others load as they like to."""
+
+
+def compiled(function: _F) -> _F:
+    """Return `function` as a kernel: compiled when first called, kept on disk, run without the GIL, bounds unchecked."""
+    import numba
+
+    made: Any = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
+    return loaded_quickly(made)
 
 
 def loaded_quickly(dispatcher: Any) -> Any:

@@ -251,7 +251,8 @@ class Image(StreamRequest):
                     f"Image(size={self.size!r}) is invalid: expected (height, width), ints of at least 1.{square}"
                 )
             object.__setattr__(self, "size", (int(size[0]), int(size[1])))
-        check_bool("Image(jpeg_scaling)", self.jpeg_scaling)
+        if not isinstance(self.jpeg_scaling, bool):
+            raise ConfigError(f"Image(jpeg_scaling={self.jpeg_scaling!r}) is invalid: expected True or False.")
         if self.jpeg_scaling and self.size is None:
             raise ConfigError("Image(jpeg_scaling=True) has no meaning without a size. Give one, or leave it out.")
 

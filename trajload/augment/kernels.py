@@ -4,30 +4,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
-import numba
 import numpy as np
 
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import NDArray
 
 __all__ = ["blur", "luma_sum", "mix_colours"]
 
-_F = TypeVar("_F")
 
-if TYPE_CHECKING:
-
-    def _compiled(function: _F) -> _F: ...
-
-else:
-
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
-
-
-@_compiled
+@compiled
 def luma_sum(picture_3HW: NDArray) -> np.int64:
     """Return the sum of luma over a picture of bytes, in units of 2**-14."""
     total = np.int64(0)
@@ -42,14 +27,14 @@ def luma_sum(picture_3HW: NDArray) -> np.int64:
     return total
 
 
-@_compiled
+@compiled
 def _mix_row(r: NDArray, g: NDArray, b: NDArray, a0: int, a1: int, a2: int, add: np.int32, out: NDArray) -> None:
     for x in range(out.shape[0]):
         value = (a0 * np.int32(r[x]) + a1 * np.int32(g[x]) + a2 * np.int32(b[x]) + add) >> np.int32(14)
         out[x] = np.uint8(min(max(value, np.int32(0)), np.int32(255)))
 
 
-@_compiled
+@compiled
 def mix_colours(picture_3HW: NDArray, matrix: NDArray, offset: int, buffer_3W: NDArray) -> None:
     """Replace a picture of bytes by matrix · rgb + offset, both of 14 bits, rounded half up and clipped.
 
@@ -74,13 +59,13 @@ def mix_colours(picture_3HW: NDArray, matrix: NDArray, offset: int, buffer_3W: N
                 row[x] = done[x]
 
 
-@_compiled
+@compiled
 def _add_scaled(line: NDArray, weight: np.int32, out: NDArray) -> None:
     for x in range(out.shape[0]):
         out[x] = np.int32(out[x] + np.int32(weight * np.int32(line[x])))
 
 
-@_compiled
+@compiled
 def blur(picture_CHW: NDArray, weight_K: NDArray, row_buffer: NDArray, sum_buffer: NDArray, out_CHW: NDArray) -> None:
     """Write a picture of bytes, filtered by `weight_K` (odd K, 14 bits) along columns and then rows, to `out_CHW`.
 

@@ -8,9 +8,6 @@ release the GIL, allocate nothing and are compiled on first use and kept on disk
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
-import numba
 import numpy as np
 
 from trajload.decode.vectors import (
@@ -23,35 +20,23 @@ from trajload.decode.vectors import (
     mix_columns,
     mix_rows,
 )
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import NDArray
 
 __all__ = ["deinterleave_rgb", "resize", "yuv420_to_rgb", "yuv444_to_rgb"]
 
-_F = TypeVar("_F")
 
-if TYPE_CHECKING:
-
-    def _compiled(function: _F) -> _F: ...
-
-else:
-
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
-
-
-@_compiled
+@compiled
 def _upper_half(value: np.int16, gain: np.int16) -> np.int16:
     return np.int16((np.int32(value) * np.int32(gain)) >> np.int32(16))
 
 
-@_compiled
+@compiled
 def _clip(value: np.int16) -> np.uint8:
     return np.uint8(min(max(value, np.int16(0)), np.int16(255)))
 
 
-@_compiled
+@compiled
 def yuv420_to_rgb(
     y_plane: NDArray,
     u_plane: NDArray,
@@ -98,14 +83,14 @@ def yuv420_to_rgb(
                 out[2, row + below, x] = _clip(np.int16(luma + blue))
 
 
-@_compiled
+@compiled
 def _mix(y_row: NDArray, c_row: NDArray, gain: np.int32, c_gain: np.int32, offset: np.int32, out: NDArray) -> None:
     for x in range(len(out)):
         total = np.int32(y_row[x]) * gain + np.int32(c_row[x]) * c_gain + offset
         out[x] = np.uint8(min(max(total >> np.int32(16), np.int32(0)), np.int32(255)))
 
 
-@_compiled
+@compiled
 def _mix_both(
     y_row: NDArray,
     u_row: NDArray,
@@ -121,7 +106,7 @@ def _mix_both(
         out[x] = np.uint8(min(max(total >> np.int32(16), np.int32(0)), np.int32(255)))
 
 
-@_compiled
+@compiled
 def yuv444_to_rgb(
     y_plane: NDArray,
     u_plane: NDArray,
@@ -147,7 +132,7 @@ def yuv444_to_rgb(
         _mix(y_row, u_row, gain, blue_u, np.int32(offset - mid * blue_u), out[2, row])
 
 
-@_compiled
+@compiled
 def deinterleave_rgb(packed: NDArray, stride: int, out: NDArray) -> None:
     """Write planar (3, H, W) from rows of packed 8-bit RGB that stand `stride` bytes apart."""
     height, width = out.shape[1], out.shape[2]
@@ -161,7 +146,7 @@ def deinterleave_rgb(packed: NDArray, stride: int, out: NDArray) -> None:
             blue_row[x] = line[3 * x + 2]
 
 
-@_compiled
+@compiled
 def _mix_rows(picture: NDArray, c: int, first: int, weight_K: NDArray, row_buffer: NDArray) -> None:
     """Write the weighted sums of the rows from `first` on."""
     height, width = picture.shape[1], picture.shape[2]
@@ -194,7 +179,7 @@ def _mix_rows(picture: NDArray, c: int, first: int, weight_K: NDArray, row_buffe
             mix_rows(source + x, stride, weights, pairs, target + 2 * x)
 
 
-@_compiled
+@compiled
 def _mix_columns(row_buffer: NDArray, first_x: NDArray, weight_x: NDArray, out: NDArray) -> None:
     """Write the weighted sums of neighbours in a row of sums to a row of the picture."""
     groups, width = weight_x.shape[0], len(out)
@@ -219,7 +204,7 @@ def _mix_columns(row_buffer: NDArray, first_x: NDArray, weight_x: NDArray, out: 
             mix_columns(source, first + 4 * x, weights + 2 * TAPS_AT_ONCE * x, next_taps, groups, target + x)
 
 
-@_compiled
+@compiled
 def resize(
     picture: NDArray,
     first_y: NDArray,

@@ -12,9 +12,8 @@ which are inlined.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
@@ -37,26 +36,19 @@ from trajload.decode.libav_symbols import (
     PACKET_PTS,
     PACKET_SIZE,
 )
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import NDArray
 
 __all__ = ["BYTES", "KIND_AT", "OK", "YUV420", "YUV444", "decode_window"]
 
-_F = TypeVar("_F")
-
 if TYPE_CHECKING:
 
-    def _compiled(function: _F) -> _F: ...
     def intrinsic(function: Any) -> Any: ...
     def carray(pointer: Any, size: int, dtype: Any) -> NDArray: ...
 
 else:
     from numba import carray
     from numba.extending import intrinsic
-
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
 
 
 # Entries of `state`.
@@ -158,7 +150,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 # ---- the loop ----
 
 
-@_compiled
+@compiled
 def _find(wanted_W3: NDArray, pts: int) -> int:
     """Return which of the frames, by rising pts, has this one, or -1."""
     low, high = 0, len(wanted_W3)
@@ -171,7 +163,7 @@ def _find(wanted_W3: NDArray, pts: int) -> int:
     return low if low < len(wanted_W3) and wanted_W3[low, 0] == pts else -1
 
 
-@_compiled
+@compiled
 def _address(bases_R: NDArray, ranges_R2: NDArray, offset: int, size: int) -> int:
     """Return where in memory bytes of the file stand, or 0 unless all of them are there."""
     for r in range(len(bases_R)):
@@ -180,7 +172,7 @@ def _address(bases_R: NDArray, ranges_R2: NDArray, offset: int, size: int) -> in
     return 0
 
 
-@_compiled
+@compiled
 def _plane_size(state: NDArray, plane: int, row_bytes: int, rows: int) -> int:
     """Return how many bytes of a plane hold its picture, or -1 unless all of them lie inside a buffer of the frame."""
     frame = state[_FRAME]
@@ -196,7 +188,7 @@ def _plane_size(state: NDArray, plane: int, row_bytes: int, rows: int) -> int:
     return size
 
 
-@_compiled
+@compiled
 def _copy_bytes(state: NDArray, height: int, row_bytes: int, row_H: NDArray, byte_W: NDArray, out: NDArray) -> int:
     """Write samples of the first plane; `row_H` and `byte_W` say which, or are empty for all of them."""
     size = _plane_size(state, 0, row_bytes, height)
@@ -217,7 +209,7 @@ def _copy_bytes(state: NDArray, height: int, row_bytes: int, row_H: NDArray, byt
     return OK
 
 
-@_compiled
+@compiled
 def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, out: NDArray) -> int:
     """Write the frame as planar RGB (3, H, W) of its own size."""
     width, height = expected[_WIDTH], expected[_HEIGHT]
@@ -240,7 +232,7 @@ def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, out: NDAr
     return OK
 
 
-@_compiled
+@compiled
 def decode_window(
     state: NDArray,
     expected: NDArray,

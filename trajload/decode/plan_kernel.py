@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 from numba import types
 
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import NDArray
 
 __all__ = ["BAD_FRAME", "BAD_ROW", "BAD_TABLE", "IS_DISORDERED", "OK", "plan_window"]
@@ -22,7 +21,6 @@ OK, BAD_ROW, BAD_FRAME, BAD_TABLE, IS_DISORDERED = 0, 1, 2, 3, 4
 
 if TYPE_CHECKING:
 
-    def _compiled(function: Any) -> Any: ...
     def _compiled_once(function: Any) -> Any: ...
 
 else:
@@ -33,18 +31,14 @@ else:
     _result = types.Tuple((types.int64, *[_matrix] * 5))
     _signature = _result(*[_numbers] * 5, _flags, *[_numbers] * 2, *[types.int64] * 3, types.boolean)
 
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
-
     def _compiled_once(function):
-        made = _compiled(function)
+        made = compiled(function)
         made.compile(_signature)
         made.disable_compile()
         return made
 
 
-@_compiled
+@compiled
 def _order(keys: NDArray) -> NDArray:
     """Return the stable order of `keys`, by insertion: they are in order, or nearly."""
     order = np.empty(len(keys), np.int64)
@@ -57,7 +51,7 @@ def _order(keys: NDArray) -> NDArray:
     return order
 
 
-@_compiled
+@compiled
 def _total(runs: NDArray) -> int:
     """Return how many packets half-open runs hold."""
     total = 0
@@ -66,7 +60,7 @@ def _total(runs: NDArray) -> int:
     return total
 
 
-@_compiled
+@compiled
 def _runs(begin_W: NDArray, last_W: NDArray) -> NDArray:
     """Return (S, 2) half-open packet runs that cover [begin, last] of every frame; those that touch are joined."""
     out = np.empty((len(begin_W), 2), np.int64)
@@ -82,7 +76,7 @@ def _runs(begin_W: NDArray, last_W: NDArray) -> NDArray:
     return out[:count]
 
 
-@_compiled
+@compiled
 def _depth(pts_P: NDArray, start: int, stop: int) -> int:
     """Return how many frames a decoder must hold back to give these packets' frames in display order."""
     # the greatest number of frames that precede one in decode order and follow it in display order
@@ -93,7 +87,7 @@ def _depth(pts_P: NDArray, start: int, stop: int) -> int:
     return depth
 
 
-@_compiled
+@compiled
 def _groups(runs_S2: NDArray, is_key_P: NDArray) -> NDArray:
     """Return (G, 3): first packet, last + 1 and number of each whole group of pictures that the runs touch.
 
@@ -118,7 +112,7 @@ def _groups(runs_S2: NDArray, is_key_P: NDArray) -> NDArray:
     return out[:count]
 
 
-@_compiled
+@compiled
 def _ranges(groups_G3: NDArray, offset_P: NDArray, size_P: NDArray, max_gap: int) -> NDArray:
     """Return (R, 2): first byte and last + 1 of the ranges that cover all packets; see `plan.merge_ranges`."""
     count = _total(groups_G3)
@@ -141,7 +135,7 @@ def _ranges(groups_G3: NDArray, offset_P: NDArray, size_P: NDArray, max_gap: int
     return out[:found]
 
 
-@_compiled
+@compiled
 def _group_bytes(groups_G3: NDArray, offset_P: NDArray, size_P: NDArray) -> NDArray:
     """Return (G, 5): `groups_G3`, and first byte and last + 1 of each, or -1 and -1 if other bytes stand in between."""
     out = np.empty((len(groups_G3), 5), np.int64)

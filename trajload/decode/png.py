@@ -11,31 +11,17 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import NDArray
 
 if TYPE_CHECKING:
     from trajload.decode.context import DecodeContext
 
 __all__ = ["PlainPng", "decode_png", "read_plain_png"]
-
-_F = TypeVar("_F")
-
-if TYPE_CHECKING:
-
-    def _compiled(function: _F) -> _F: ...
-
-else:
-
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
-
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # (colour type, bit depth) -> channels
@@ -120,7 +106,7 @@ def decode_png(png: PlainPng, out_CHW: NDArray, context: DecodeContext) -> bool:
     return bool(_unfilter_bytes(samples, png.channels, rows, out_CHW))
 
 
-@_compiled
+@compiled
 def _predict(left: np.int32, up: np.int32, corner: np.int32) -> np.int32:
     """Return Paeth's choice: whichever neighbour is nearest to left + up - corner, ties in that order."""
     by_left, by_up = up - corner, left - corner
@@ -133,7 +119,7 @@ def _predict(left: np.int32, up: np.int32, corner: np.int32) -> np.int32:
 # The neighbour to the left is the one just made: kept in registers, one chain a channel runs beside the others.
 
 
-@_compiled
+@compiled
 def _paeth_3(line: NDArray, above: NDArray, out: NDArray) -> None:
     a0 = a1 = a2 = c0 = c1 = c2 = np.int32(0)
     for x in range(0, len(line), 3):
@@ -145,7 +131,7 @@ def _paeth_3(line: NDArray, above: NDArray, out: NDArray) -> None:
         c0, c1, c2 = b0, b1, b2
 
 
-@_compiled
+@compiled
 def _paeth_2(line: NDArray, above: NDArray, out: NDArray) -> None:
     a0 = a1 = c0 = c1 = np.int32(0)
     for x in range(0, len(line), 2):
@@ -156,7 +142,7 @@ def _paeth_2(line: NDArray, above: NDArray, out: NDArray) -> None:
         c0, c1 = b0, b1
 
 
-@_compiled
+@compiled
 def _unfilter_row(kind: int, line: NDArray, above: NDArray, step: int, out: NDArray) -> None:
     """Write the samples of one row; rows begin at 8, with zeros in front, as the filters want it."""
     count = len(line)
@@ -183,7 +169,7 @@ def _unfilter_row(kind: int, line: NDArray, above: NDArray, step: int, out: NDAr
             out[8 + x] = np.uint8(np.int32(line[x]) + _predict(left, up, corner))
 
 
-@_compiled
+@compiled
 def _unfilter_bytes(samples: NDArray, channels: int, rows: NDArray, out: NDArray) -> bool:
     num_planes, height, width = out.shape
     row_bytes = width * channels
@@ -202,7 +188,7 @@ def _unfilter_bytes(samples: NDArray, channels: int, rows: NDArray, out: NDArray
     return True
 
 
-@_compiled
+@compiled
 def _unfilter_words(samples: NDArray, rows: NDArray, out: NDArray) -> bool:
     """Write 16-bit gray, which PNG stores big-endian."""
     height, width = out.shape[1], out.shape[2]
