@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import load
 
 REPO = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 5.0
@@ -49,14 +49,15 @@ def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def maker() -> ModuleType:
+    """The module that writes tiny LeRobot folders."""
+    return load(REPO / "tests" / "unit" / "sources" / "lerobot_maker.py")
+
+
+@pytest.fixture(scope="session")
 def mixed_data() -> ModuleType:
     """The module that writes the dataset: the benchmark's own."""
-    path = REPO / "benchmarks" / "mixed_data.py"
-    spec = importlib.util.spec_from_file_location("mixed_data_of_tests", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(REPO / "benchmarks" / "mixed_data.py", name="mixed_data_of_tests", importable=True)
 
 
 @pytest.fixture(scope="session")

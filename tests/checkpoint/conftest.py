@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,32 +10,24 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import load
 
 from trajload.checkpoint.nursery import Child, Nursery
 
+HERE = Path(__file__).parent
 LIMIT_S = 240.0
-
-
-def _load(name: str) -> ModuleType:
-    """Import a file of this folder by its name, so that what is in it can be sent to other processes."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
 def rank_jobs() -> ModuleType:
     """The functions of rank_jobs.py."""
-    return _load("rank_jobs")
+    return load(HERE / "rank_jobs.py", importable=True)
 
 
 @pytest.fixture(scope="session")
 def trainees() -> ModuleType:
     """The trainings of trainees.py."""
-    return _load("trainees")
+    return load(HERE / "trainees.py", importable=True)
 
 
 @pytest.fixture(scope="module")

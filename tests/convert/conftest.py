@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def maker() -> ModuleType:
-    path = Path(__file__).parents[1] / "unit" / "sources" / "lerobot_maker.py"
-    spec = importlib.util.spec_from_file_location("lerobot_maker", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -19,16 +18,6 @@ CAMERA = "observation.images.top"
 DATA_1 = "data/chunk-000/episode_000001.parquet"
 VIDEO_1 = f"videos/chunk-000/{CAMERA}/episode_000001.mp4"
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
-
-
-@pytest.fixture(scope="session")
-def maker() -> ModuleType:
-    path = Path(__file__).parents[1] / "unit" / "sources" / "lerobot_maker.py"
-    spec = importlib.util.spec_from_file_location("lerobot_maker", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

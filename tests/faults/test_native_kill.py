@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import kill_at_every_call
 
 from trajload.errors import ManifestError
 from trajload.shards.verify import verify
@@ -19,61 +20,29 @@ from trajload.types import Modality
 
 STATE = StreamSpec(name="state", modality=Modality.PROPRIOCEPTION, encoding="npy", shape=(3,), dtype="float32")
 
-# Forks a child for each call number n; the child writes and kills itself just before or after its n-th fsync or rename.
-# The outermost loop ends when a child lives long enough to finish, so every call has been a moment of death.
-KILL_AT_EVERY_CALL = """
-import os, shutil, signal, sys
-from pathlib import Path
+WRITE = """
+import shutil
 import numpy as np
 from trajload.shards.writer import Writer
 from trajload.spec import StreamSpec
 from trajload.types import Modality
 
-root, template = Path(sys.argv[1]), sys.argv[2]
-spec = StreamSpec(name="state", modality=Modality.PROPRIOCEPTION, encoding="npy", shape=(3,), dtype="float32")
-
-def write(folder, calls_left):
-    def dying(function, dies_first):
-        def call(*args):
-            nonlocal calls_left
-            calls_left -= 1
-            if calls_left == 0 and dies_first:
-                os.kill(os.getpid(), signal.SIGKILL)
-            out = function(*args)
-            if calls_left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return out
-        return call
-    os.fsync, os.replace = dying(os.fsync, True), dying(os.replace, bool(calls_left % 2))
+def work(folder, arm, template):
+    spec = StreamSpec(name="state", modality=Modality.PROPRIOCEPTION, encoding="npy", shape=(3,), dtype="float32")
+    if template:
+        shutil.copytree(template, folder)
+    arm()
     streams = None if template else [spec]
     rate = None if template else 30
     with Writer(folder, streams=streams, step_rate_hz=rate, shard_bytes=10_000, append=bool(template)) as writer:
         for i in range(6):
             writer.add_episode({"state": np.full((10, 3), i, np.float32)}, key=f"new-{i}")
-
-n = 0
-while True:
-    n += 1
-    folder = root / f"{n:03d}"
-    if template:
-        shutil.copytree(template, folder)
-    pid = os.fork()
-    if pid == 0:
-        write(folder, n)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    print(n, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)
-    if not os.WIFSIGNALED(status):
-        break
 """
 
 
 def kill_everywhere(root: Path, template: Path | None) -> list[tuple[Path, int]]:
     """Return each folder a Writer was killed in, and its exit status; the last one finished."""
-    command = [sys.executable, "-c", KILL_AT_EVERY_CALL, str(root), str(template or "")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    pairs = [line.split() for line in done.stdout.splitlines()]
-    return [(root / f"{int(n):03d}", int(status)) for n, status in pairs]
+    return kill_at_every_call(WRITE, root, str(template or ""), timeout_s=120)
 
 
 @pytest.mark.multiproc

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import kill_at_every_call
 
 import trajload as tl
 from trajload.convert.rebalance import rebalance
@@ -18,39 +19,12 @@ from trajload.sources.native import open_native
 from trajload.spec import StreamSpec
 from trajload.types import Modality
 
-# Forks a child for each call number n; it rebalances and kills itself just before or after its n-th fsync or rename. The
-# loop ends when a child lives long enough to finish, so every call has been a moment of death.
-KILL_AT_EVERY_CALL = """
-import os, signal, sys
-from pathlib import Path
+REBALANCE = """
 from trajload.convert.rebalance import rebalance
 
-def work(source, folder, calls_left):
-    def dying(function, dies_first):
-        def call(*args):
-            nonlocal calls_left
-            calls_left -= 1
-            if calls_left == 0 and dies_first:
-                os.kill(os.getpid(), signal.SIGKILL)
-            out = function(*args)
-            if calls_left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return out
-        return call
-    os.fsync, os.replace = dying(os.fsync, True), dying(os.replace, bool(calls_left % 2))
+def work(folder, arm, source):
+    arm()
     rebalance(source, folder, num_shards=3, by="steps", measure=False)
-
-n = 0
-while True:
-    n += 1
-    pid = os.fork()
-    if pid == 0:
-        work(sys.argv[1], Path(sys.argv[2]) / f"{n:03d}", n)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    print(n, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)
-    if not os.WIFSIGNALED(status):
-        break
 """
 
 
@@ -82,14 +56,11 @@ def test_killed_at_every_fsync_and_rename_it_is_finished_by_the_same_call(
     source: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     """Before: no dataset, or a perfect one. After the next run: the files of a run that was never killed, and no others."""
-    command = [sys.executable, "-c", KILL_AT_EVERY_CALL, str(source), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    runs = [line.split() for line in done.stdout.splitlines()]
-    assert len(runs) >= 30 and runs[-1][1] == "0"
-    assert all(status == str(-signal.SIGKILL) for _, status in runs[:-1])
+    runs = kill_at_every_call(REBALANCE, tmp_path, str(source), timeout_s=240)
+    assert len(runs) >= 30 and runs[-1][1] == 0
+    assert all(status == -signal.SIGKILL for _, status in runs[:-1])
     kept, outcomes = [], []
-    for number, _ in runs:
-        folder = tmp_path / f"{int(number):03d}"
+    for folder, _ in runs:
         is_there = (folder / "manifest.json").exists()
         outcomes.append(is_there)
         if is_there:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import load
 
 import trajload as tl
 
@@ -79,12 +80,7 @@ def environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def lives() -> ModuleType:
     """The module of lives.py."""
-    spec = importlib.util.spec_from_file_location("lives", HERE / "lives.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lives"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load(HERE / "lives.py", importable=True)
 
 
 @pytest.fixture(scope="session")

@@ -22,9 +22,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import xxhash
 
 import trajload as tl
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))  # as a script it has not the path of the tests
+from row_digests import row_digests
 
 STEPS_PER_PASS, EVERY, LAST = 5, 3, 12
 """Train_steps of a pass; between two checkpoints; and of the run."""
@@ -78,19 +80,6 @@ def make_loader(dataset: str, rank: int, world_size: int, **options: Any) -> tl.
         world_size=world_size,
         **{"num_workers": 1, **options},
     )
-
-
-def row_digests(batch: tl.Batch) -> list[str]:
-    """Return one digest per row over every key, so that the rows of several ranks can be laid side by side."""
-    out = []
-    for b in range(len(batch["window_id"])):
-        hasher = xxhash.xxh3_64()
-        for key in sorted(batch):
-            value = batch[key]
-            text = json.dumps(value[b]).encode() if isinstance(value, list) else value[b].contiguous().numpy().tobytes()
-            hasher.update(key.encode() + text)
-        out.append(hasher.hexdigest())
-    return out
 
 
 def make_model() -> torch.nn.Module:
@@ -165,6 +154,21 @@ def through_dcp(life: Life) -> None:
     train_plain(life, 0, save_dcp, load_dcp)
 
 
+def _live_on(life: Life, dataloader: Any) -> None:
+    """Go on from the latest state of a StatefulDataLoader, which is saved as it is."""
+    latest = life.latest()
+    if latest is not None:
+        dataloader.load_state_dict(torch.load(latest, weights_only=True))
+    while True:
+        for batch in dataloader:
+            life.given(batch)
+            done = batch.train_step + 1
+            if done % EVERY == 0:
+                torch.save(dataloader.state_dict(), life.checkpoint(done))
+            if done >= LAST:
+                return
+
+
 def through_stateful(life: Life, num_workers: int) -> None:
     """torchdata's StatefulDataLoader, saved between its snapshots."""
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -181,17 +185,7 @@ def through_stateful(life: Life, num_workers: int) -> None:
         snapshot_every_n_steps=2,
         multiprocessing_context="fork" if num_workers else None,
     )
-    latest = life.latest()
-    if latest is not None:
-        dataloader.load_state_dict(torch.load(latest, weights_only=True))
-    while True:
-        for batch in dataloader:
-            life.given(batch)
-            done = batch.train_step + 1
-            if done % EVERY == 0:
-                torch.save(dataloader.state_dict(), life.checkpoint(done))
-            if done >= LAST:
-                return
+    _live_on(life, dataloader)
 
 
 def through_rows(life: Life) -> None:
@@ -202,17 +196,7 @@ def through_rows(life: Life) -> None:
     dataloader = StatefulDataLoader(
         dataset, batch_sampler=batch_sampler, collate_fn=collate_fn, num_workers=2, multiprocessing_context="fork"
     )
-    latest = life.latest()
-    if latest is not None:
-        dataloader.load_state_dict(torch.load(latest, weights_only=True))
-    while True:
-        for batch in dataloader:
-            life.given(batch)
-            done = batch.train_step + 1
-            if done % EVERY == 0:
-                torch.save(dataloader.state_dict(), life.checkpoint(done))
-            if done >= LAST:
-                return
+    _live_on(life, dataloader)
 
 
 def through_lightning(life: Life, num_workers: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_path import load
 
 from trajload.sampling import orders
 from trajload.sampling.orders import Continuous, Interleaved, Interleaved2, Order, Weighted, make_order, order_config
@@ -22,12 +22,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 def script(name: str) -> ModuleType:
     """Return a script of this folder as a module."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).with_name(f"{name}.py"))
 
 
 def order_of(version: str, case: dict[str, Any]) -> Order:

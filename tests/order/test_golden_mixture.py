@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_path import load
 
 from trajload.sampling.mixture import MixturePart, MixtureSampler
 from trajload.sampling.orders import order_config
@@ -23,12 +23,7 @@ CASES = json.loads(FILE.read_text())["cases"]
 
 def definition() -> ModuleType:
     """Return the plain definition as a module."""
-    spec = importlib.util.spec_from_file_location("mixture_definition", FILE.parents[2] / "mixture_definition.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(FILE.parents[2] / "mixture_definition.py")
 
 
 def sampler_of(case: dict[str, Any]) -> MixtureSampler:

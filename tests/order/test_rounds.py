@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from by_path import load
 
 from trajload.sampling.orders import make_order
 from trajload.sampling.permute import NUM_ROUNDS
@@ -19,13 +19,7 @@ LIMIT = 6.0
 @pytest.fixture(scope="module")
 def evidence() -> ModuleType:
     """The measures of decision 0040."""
-    path = Path(__file__).parent / "round_evidence.py"
-    spec = importlib.util.spec_from_file_location("round_evidence", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).with_name("round_evidence.py"))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 12, 16, 17, 64, 100, 257])

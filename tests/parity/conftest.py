@@ -1,23 +1,21 @@
-"""Datasets for tests of mixtures, written once."""
+"""Datasets for tests of mixtures, written once, and a guard that no row is decoded on its own."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from by_path import load
+
+from trajload.pipeline.source_rows import SourceRows
 
 
 @pytest.fixture(scope="session")
 def mixture_maker() -> ModuleType:
     """The module that writes datasets which fit together."""
-    spec = importlib.util.spec_from_file_location("mixture_maker", Path(__file__).parent / "mixture_maker.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).with_name("mixture_maker.py"))
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +23,13 @@ def three_folders(tmp_path_factory: pytest.TempPathFactory, mixture_maker: Modul
     """Three small datasets whose streams overlap, see `mixture_maker.write_three`."""
     folders: dict[str, Path] = mixture_maker.write_three(tmp_path_factory.mktemp("mixture"))
     return folders
+
+
+@pytest.fixture()
+def no_rows(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes it an error to decode a row plainly, from the moment it is called."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a row was decoded on its own")
+
+    return lambda: monkeypatch.setattr(SourceRows, "decode", refuse)

@@ -13,7 +13,6 @@ import pytest
 
 import trajload as tl
 from trajload.pipeline.gather_table import ResidentBudget
-from trajload.pipeline.source_rows import SourceRows
 from trajload.rng import key_rng
 from trajload.spec import StreamSpec
 from trajload.types import Modality
@@ -43,16 +42,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tl.Dataset]:
     found = tl.open(folder)
     yield found
     found.close()
-
-
-@pytest.fixture()
-def no_rows(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes it an error to decode a row plainly, from the moment it is called."""
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("a row was decoded on its own")
-
-    return lambda: monkeypatch.setattr(SourceRows, "decode", refuse)
 
 
 def oracle(dataset: tl.Dataset, num_batches: int | None, **kwargs: Any) -> list[str]:

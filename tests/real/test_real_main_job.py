@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_path import load
 
 import trajload as tl
 
@@ -58,10 +58,7 @@ def test_recorded_robot_data_through_sigkills_gives_the_uninterrupted_stream(rea
     assert json.loads(done.stdout)["kills"] == 8
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["train_step"] for line in lines] == list(range(len(lines)))
-    spec = importlib.util.spec_from_file_location("kill_lives", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load(SCRIPT)
     with script.make_loader(str(dataset), 0, 1, 0, 1) as oracle:
         changed = [k for k, line in enumerate(lines) if script.row_digests(oracle.batch_at(k)) != line["rows"]]
     assert changed == []

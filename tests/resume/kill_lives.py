@@ -18,9 +18,10 @@ import sys
 import time
 from pathlib import Path
 
-import xxhash
-
 import trajload as tl
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))  # as a script it has not the path of the tests
+from row_digests import row_digests
 
 
 def make_loader(dataset: str, rank: int, world_size: int, num_workers: int, prefetch: int) -> tl.Loader:
@@ -34,21 +35,6 @@ def make_loader(dataset: str, rank: int, world_size: int, num_workers: int, pref
         num_workers=num_workers,
         prefetch=prefetch,
     )
-
-
-def row_digests(batch: tl.Batch) -> list[str]:
-    """Return one digest per row over every key, so that the rows of several ranks can be laid side by side."""
-    out = []
-    for b in range(len(batch["window_id"])):
-        hasher = xxhash.xxh3_64()
-        for key in sorted(batch):
-            value = batch[key]
-            hasher.update(key.encode())
-            hasher.update(
-                json.dumps(value[b]).encode() if isinstance(value, list) else value[b].contiguous().numpy().tobytes()
-            )
-        out.append(hasher.hexdigest())
-    return out
 
 
 def last_state(log: Path) -> dict | None:

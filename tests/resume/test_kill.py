@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,17 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_path import load
 
 SCRIPT = Path(__file__).with_name("kill_lives.py")
 NUM_KILLS, NUM_STEPS = 50, 1100
 
 
 def _script():  # type: ignore[no-untyped-def]
-    spec = importlib.util.spec_from_file_location("kill_lives", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(SCRIPT)
 
 
 @pytest.mark.slow

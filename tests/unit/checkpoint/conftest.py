@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from by_path import load
 
 from trajload.checkpoint.entries import Commit
 from trajload.checkpoint.store import Store
@@ -51,11 +51,7 @@ def save() -> Save:
 @pytest.fixture(scope="session")
 def kept() -> ModuleType:
     """The helpers of kept.py: states into a store, and exact comparison."""
-    spec = importlib.util.spec_from_file_location("kept", Path(__file__).parent / "kept.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).with_name("kept.py"))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_path import load
 
 import trajload as tl
 from trajload.checkpoint.disk import Disk
@@ -20,10 +20,7 @@ from trajload.errors import (
     ConfigError,
 )
 
-_spec = importlib.util.spec_from_file_location("trainings", Path(__file__).with_name("trainings.py"))
-assert _spec is not None and _spec.loader is not None
-trainings = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(trainings)
+trainings = load(Path(__file__).with_name("trainings.py"))
 Training, damage, saved_at = trainings.Training, trainings.damage, trainings.saved_at
 
 pytestmark = pytest.mark.global_rng  # layers of torch are initialised from its global generator

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from by_path import load
 
 from trajload.checkpoint.entries import Commit, Keep
 from trajload.checkpoint.store import Store
 from trajload.errors import CheckpointAbortedError, CheckpointError, TrajloadError
 
-_spec = importlib.util.spec_from_file_location("disks", Path(__file__).with_name("disks.py"))
-assert _spec is not None and _spec.loader is not None
-disks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(disks)
+disks = load(Path(__file__).with_name("disks.py"))
 
 
 def quick(root: Path) -> Store:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from by_path import load
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,10 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from trajload.checkpoint.entries import Commit, Keep
 from trajload.checkpoint.store import Store
 
-_spec = importlib.util.spec_from_file_location("disks", Path(__file__).with_name("disks.py"))
-assert _spec is not None and _spec.loader is not None
-disks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(disks)
+disks = load(Path(__file__).with_name("disks.py"))
 
 
 class Histories(RuleBasedStateMachine):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from by_path import load
 
 from trajload.checkpoint.object_store import ObjectStore
 from trajload.checkpoint.store import ABANDONED_AFTER_S, Store
@@ -23,10 +23,7 @@ obstore = pytest.importorskip("obstore")
 from obstore.exceptions import GenericError  # noqa: E402
 from obstore.store import MemoryStore  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location("objectlab", Path(__file__).with_name("objectlab.py"))
-assert _spec is not None and _spec.loader is not None
-objectlab = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(objectlab)
+objectlab = load(Path(__file__).with_name("objectlab.py"))
 opened, keys = objectlab.opened, objectlab.keys
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
+from by_path import load
 
 import trajload as tl
 from trajload.errors import (
@@ -16,10 +16,7 @@ from trajload.errors import (
     WriterConflictError,
 )
 
-_spec = importlib.util.spec_from_file_location("trainings", Path(__file__).with_name("trainings.py"))
-assert _spec is not None and _spec.loader is not None
-trainings = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(trainings)
+trainings = load(Path(__file__).with_name("trainings.py"))
 Training, damage, saved_at = trainings.Training, trainings.damage, trainings.saved_at
 
 pytestmark = pytest.mark.global_rng  # layers of torch are initialised from its global generator

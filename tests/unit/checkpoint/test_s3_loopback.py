@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import threading
 from collections.abc import Iterator
@@ -10,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_path import load
 
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.object_store import ObjectStore
 from trajload.errors import WriterConflictError
 
 pytest.importorskip("obstore")
-_spec = importlib.util.spec_from_file_location("s3lab", Path(__file__).with_name("s3lab.py"))
-assert _spec is not None and _spec.loader is not None
-s3lab = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(s3lab)
+s3lab = load(Path(__file__).with_name("s3lab.py"))
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.slow]
 

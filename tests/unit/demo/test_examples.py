@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from by_path import load
 
 from trajload.demo import EpisodeLength, generate
 
@@ -14,11 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(EXAMPLES / f"{name}.py")
 
 
 def test_training_example_stopped_and_run_again_ends_with_the_same_loss(

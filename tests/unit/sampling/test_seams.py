@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from by_path import load
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -27,14 +26,8 @@ DATA: dict[str, Any] = {
 }
 
 
-def definitions() -> ModuleType:
-    """Return the plain definitions that golden orders come from."""
-    path = Path(__file__).parents[2] / "order" / "definitions.py"
-    spec = importlib.util.spec_from_file_location("definitions", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+DEFINITIONS = load(Path(__file__).parents[2] / "order" / "definitions.py")
+"""The plain definitions that golden orders come from."""
 
 
 def order_of(
@@ -81,7 +74,7 @@ def test_order_is_the_one_written_out(
         "lanes_per_row": lanes,
     }
     all_B = np.arange(order.num_windows)
-    assert order.window_ids(epoch, all_B).tolist() == definitions().interleaved_3(case, seed, epoch, all_B.tolist())
+    assert order.window_ids(epoch, all_B).tolist() == DEFINITIONS.interleaved_3(case, seed, epoch, all_B.tolist())
 
 
 @pytest.mark.parametrize(("data", "size", "lanes"), [("equal", 16, 4), ("ragged", 5, 3), ("whole", 8, 2)])

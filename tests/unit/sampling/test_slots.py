@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from math import gcd
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from by_path import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,17 +29,8 @@ COUNTS = st.one_of(
 ).filter(any)
 
 
-def definitions() -> ModuleType:
-    """Return the plain definitions that golden orders come from."""
-    path = Path(__file__).parents[2] / "order" / "definitions.py"
-    spec = importlib.util.spec_from_file_location("definitions", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-DEFINITIONS = definitions()
+DEFINITIONS = load(Path(__file__).parents[2] / "order" / "definitions.py")
+"""The plain definitions that golden orders come from."""
 
 
 def kinds_of(counts: list[int], block_windows: int) -> BlockKinds:
