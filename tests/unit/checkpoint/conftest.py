@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ from by_path import load
 
 from trajload.checkpoint.entries import Commit
 from trajload.checkpoint.store import Store
+from trajload.errors import WriterConflictError
 
 Save = Callable[..., Commit]
 
@@ -63,3 +65,41 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def race(save: Save) -> Callable[..., None]:
+    """Writers of one store begin at once and commit as often as they can: no success that was told is missing or told twice."""
+
+    def run(opened: Callable[[], Any], *, num_writers: int, num_steps: int) -> None:
+        won: dict[int, int] = {}
+        refused: set[tuple[int, int]] = set()
+        errors: list[BaseException] = []
+        start = threading.Barrier(num_writers, timeout=60.0)
+
+        def write(who: int) -> None:
+            store = opened()
+            start.wait()
+            for step in range(num_steps):
+                try:
+                    commit = save(store, step, {"who": b"%d" % who}, info={"who": who, "step": step})
+                    assert won.setdefault(commit.seq, who) == who
+                except WriterConflictError:
+                    refused.add((who, step))
+                except BaseException as err:
+                    errors.append(err)
+                    return
+
+        threads = [threading.Thread(target=write, args=(who,)) for who in range(num_writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        store = opened()
+        assert {commit.seq: commit.info["who"] for commit in store.commits()} == won
+        assert not refused & {(c.info["who"], c.info["step"]) for c in store.commits()}, "a false conflict"
+        assert store.faults == []
+        assert all(store.verify(commit) == [] for commit in store.commits())
+
+    return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -153,38 +152,10 @@ def test_later_writer_takes_over_and_the_earlier_is_told(save: Any) -> None:
     assert polite.commits() == [taken]
 
 
-def test_racing_writers_have_one_winner_a_number(save: Any) -> None:
+def test_racing_writers_have_one_winner_a_number(race: Any) -> None:
     """No success that was told is missing, and none is told twice."""
     memory = MemoryStore()
-    won: dict[int, int] = {}
-    refused: set[Any] = set()
-    errors: list[BaseException] = []
-    start = threading.Barrier(3)
-
-    def race(who: int) -> None:
-        store = opened(memory)
-        start.wait()
-        for step in range(15):
-            try:
-                commit = save(store, step, {"who": b"%d" % who}, info={"who": who, "step": step})
-                assert won.setdefault(commit.seq, who) == who
-            except WriterConflictError:
-                refused.add((who, step))
-            except BaseException as err:
-                errors.append(err)
-                return
-
-    threads = [threading.Thread(target=race, args=(who,)) for who in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    store = opened(memory)
-    assert {c.seq: c.info["who"] for c in store.commits()} == won
-    assert not refused & {(c.info["who"], c.info["step"]) for c in store.commits()}, "a false conflict"
-    assert store.faults == []
-    assert all(store.verify(commit) == [] for commit in store.commits())
+    race(lambda: opened(memory), num_writers=3, num_steps=15)
 
 
 def test_generation_begun_too_long_ago_is_not_committed(save: Any, monkeypatch: pytest.MonkeyPatch) -> None:

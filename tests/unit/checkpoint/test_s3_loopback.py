@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from by_path import load
 
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.object_store import ObjectStore
-from trajload.errors import WriterConflictError
 
 pytest.importorskip("obstore")
 s3lab = load(Path(__file__).with_name("s3lab.py"))
@@ -67,34 +65,9 @@ def test_lost_repeated_and_refused_replies_neither_lose_nor_double_a_commit(midd
     assert [commit.seq for commit in told] == list(range(1, 13))
 
 
-def test_racing_writers_over_http_have_one_winner_a_number(middle: Any, save: Any) -> None:
+def test_racing_writers_over_http_have_one_winner_a_number(middle: Any, race: Any) -> None:
     """Two clients, every third reply of a record lost."""
     bucket = s3lab.s3(middle.port, "race")
     count = itertools.count()
     middle.trouble = lambda method, path: "lose" if is_record(method, path) and next(count) % 3 == 0 else None
-    won: dict[int, str] = {}
-    refused: set[Any] = set()
-    errors: list[BaseException] = []
-
-    def race(who: str) -> None:
-        store = ObjectStore(bucket)
-        for step in range(8):
-            try:
-                commit = save(store, step, {"who": who.encode()}, info={"who": who, "step": step})
-                assert won.setdefault(commit.seq, who) == who
-            except WriterConflictError:
-                refused.add((who, step))
-            except BaseException as err:
-                errors.append(err)
-                return
-
-    threads = [threading.Thread(target=race, args=(who,)) for who in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    store = ObjectStore(bucket)
-    assert {commit.seq: commit.info["who"] for commit in store.commits()} == won
-    assert not refused & {(c.info["who"], c.info["step"]) for c in store.commits()}, "a false conflict"
-    assert store.faults == []
+    race(lambda: ObjectStore(bucket), num_writers=2, num_steps=8)
