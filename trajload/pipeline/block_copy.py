@@ -4,30 +4,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import NDArray
 
 __all__ = ["copy_windows"]
 
-_F = TypeVar("_F")
 
 if TYPE_CHECKING:
 
-    def _compiled(function: _F) -> _F: ...
     def intrinsic(function: Any) -> Any: ...
 
 else:
     from numba.extending import intrinsic
-
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
 
 
 _BYTE, _I64 = ir.IntType(8), ir.IntType(64)
@@ -74,7 +68,7 @@ def _fence(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@_compiled
+@compiled
 def _stream(to: int, source: int, size: int) -> None:
     """Copy as `_copy` does, past the caches."""
     head = min(-to % _VECTOR_BYTES, size)
@@ -89,7 +83,7 @@ def _stream(to: int, source: int, size: int) -> None:
         _copy(to + i, source + i, size - i)
 
 
-@_compiled
+@compiled
 def copy_windows(to_R: NDArray, source_R: NDArray, place_RT: NDArray, row_bytes: int) -> None:
     """Write place t of window r from row `place_RT[r, t]` of its block, neighbouring rows in one go.
 

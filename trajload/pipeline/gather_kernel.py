@@ -8,14 +8,13 @@ Compiled on first use and kept on disk; they release the GIL and allocate next t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from trajload.jit import loaded_quickly
+from trajload.jit import compiled
 from trajload.types import Int8Array, Int64Array, NDArray
 
 __all__ = ["BAD", "META", "MISSING", "UNKNOWN", "UNREADY", "gather_batches"]
@@ -31,21 +30,15 @@ _AHEAD = 2
 META = ("row_bytes", "num_places", "first_offset", "is_run")
 """Columns of `meta_SM`; `first_offset` is the place in `offset_X`, `is_run` whether a stream's offsets are neighbours."""
 
-_F = TypeVar("_F")
 
 if TYPE_CHECKING:
 
-    def _compiled(function: _F) -> _F: ...
     def intrinsic(function: Any) -> Any: ...
     def carray(pointer: Any, size: int, dtype: Any) -> NDArray: ...
 
 else:
     from numba import carray
     from numba.extending import intrinsic
-
-    def _compiled(function):
-        options = {"nogil": True, "cache": True, "boundscheck": False, "error_model": "numpy"}
-        return loaded_quickly(numba.njit(**options)(function))
 
 
 @intrinsic
@@ -100,7 +93,7 @@ def _prefetch(typing_context: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@_compiled
+@compiled
 def _state(row_G: Int64Array, episode_N: Int64Array, address_SE: Int64Array, clock_E3: Int64Array) -> int:
     """Return 0 if all that the rows need is known, UNREADY if something is not, BAD where a row is for the plain path."""
     found = 0
@@ -117,7 +110,7 @@ def _state(row_G: Int64Array, episode_N: Int64Array, address_SE: Int64Array, clo
     return found
 
 
-@_compiled
+@compiled
 def _zero_rows(row_G: Int64Array, num_rows: int, target_K: Int64Array, row_bytes: int) -> None:
     """Zero rows of one key, neighbours at once."""
     g = 0
@@ -131,7 +124,7 @@ def _zero_rows(row_G: Int64Array, num_rows: int, target_K: Int64Array, row_bytes
         g = stop
 
 
-@_compiled
+@compiled
 def _copy_rows(
     row_G: Int64Array,
     num_rows: int,
@@ -199,7 +192,7 @@ def _copy_rows(
                 _copy(values + t * row_bytes, source + row * row_bytes, row_bytes)
 
 
-@_compiled
+@compiled
 def _write_times(times_T: Int64Array, low: int, dilation: int, last: int, num: int, den: int, begin_ns: int) -> None:
     """Write `begin + round(step * den * 1e9 / num)`, rounded half up, of each step, clamped into the episode.
 
@@ -241,7 +234,7 @@ def _write_times(times_T: Int64Array, low: int, dilation: int, last: int, num: i
         times_T[t] = time
 
 
-@_compiled
+@compiled
 def _write_keys(
     row_G: Int64Array,
     num_rows: int,
@@ -303,7 +296,7 @@ def _write_keys(
     return num_irregular
 
 
-@_compiled
+@compiled
 def gather_batches(
     row_G: Int64Array,
     num_rows: int,
