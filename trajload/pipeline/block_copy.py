@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
