@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajload.checkpoint.settings import Mode
+from trajload.machine import free_memory
 
 if TYPE_CHECKING:
     from trajload.checkpoint.staging import Staging
 
-__all__ = ["Copies", "fits", "free_memory"]
+__all__ = ["Copies", "fits"]
 
 _log = logging.getLogger("trajload")
 
@@ -23,37 +23,6 @@ _SHARE = 0.8
 def fits(needed: int, free: int | None) -> bool:
     """Whether so many bytes may be allocated; True where it is not known how many are free."""
     return free is None or needed <= _SHARE * free
-
-
-def free_memory(root: str = "/") -> int | None:
-    """Return bytes of memory that are free for use, of the machine or of this process's control group; None if unknown.
-
-    Args:
-        root: Where /proc and /sys stand; for tests.
-    """
-    found = [_available(Path(root)), _left_in_group(Path(root))]
-    known = [value for value in found if value is not None]
-    return min(known) if known else None
-
-
-def _available(root: Path) -> int | None:
-    try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _left_in_group(root: Path) -> int | None:
-    folder = root / "sys/fs/cgroup"
-    try:
-        limit, used = (folder / "memory.max").read_text().strip(), (folder / "memory.current").read_text()
-    except OSError:
-        return None
-    return None if limit == "max" else max(0, int(limit) - int(used))
 
 
 class Copies:

@@ -18,7 +18,8 @@ from trajload.collate.slots import BatchSlots, SlotPlan
 from trajload.collate.stream_slots import StreamLayout, StreamSlots
 from trajload.decode import DecodeContext
 from trajload.decode.devices import VideoDevices
-from trajload.errors import StageFailedError, TrajloadError, at, described
+from trajload.errors import ConfigError, StageFailedError, TrajloadError, at, described
+from trajload.machine import free_memory
 from trajload.pipeline.config import OnError, StreamChoice, check_rows
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.quarantine import MAX_ATTEMPTS, Quarantine
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchBuilder"]
 
+_MIN_CHECKED_BYTES = 256 << 20
+"""Batches of less are made without a look at what memory is free."""
+_STEP_BYTES, _ROW_BYTES = 19, 128
+"""Of a batch's keys and its plan, about."""
 # A steady run has at most one batch free at a time; a few more absorb a consumer that drops several together.
 _MAX_FREE_BATCHES = 4
 
@@ -100,7 +105,12 @@ class BatchBuilder:
     @property
     def batch_bytes(self) -> int:
         """Bytes of one batch's streams; of ragged ones as if each place had one row."""
-        return sum(layout.window_bytes for layout in self.layout.values()) * self.num_rows
+        return self.window_bytes * self.num_rows
+
+    @property
+    def window_bytes(self) -> int:
+        """Of one row of a batch."""
+        return sum(layout.window_bytes for layout in self.layout.values())
 
     @property
     def pads_rows(self) -> bool:
@@ -159,17 +169,34 @@ class BatchBuilder:
             self._slot_plans[num_rows] = found
         return found
 
+    def check_memory(self, rows: slice) -> None:
+        """Raise ConfigError where a batch of so many rows would not fit in memory: the system would end the process."""
+        num_rows = rows.stop - rows.start
+        needed = num_rows * (self.window_bytes + self.num_steps * _STEP_BYTES + _ROW_BYTES)
+        if needed < _MIN_CHECKED_BYTES:
+            return
+        free = free_memory()
+        if free is not None and needed > free:
+            raise ConfigError(
+                f"a batch of {num_rows} windows takes {needed} bytes, and {free} are free here: expected batches that fit "
+                "in memory several times. Lower global_batch_size, num_steps or the size of pictures, choose streams=, or "
+                "use more ranks; batch_at(train_step, rows=...) makes some rows of a batch."
+            )
+
     def refs_of(self, train_step: int, rows: slice | None) -> BatchRefs | None:
         """Return the windows of some rows of the global batch; None for None, which are those that are built here."""
         if rows is None:
             return None
         check_rows(rows, self.sampler.global_batch_size)
+        self.check_memory(rows)
         return self.sampler.refs(train_step, rows)
 
     def build(
         self, train_step: int, context: DecodeContext, *, tell_draws: bool = False, rows: slice | None = None
     ) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""
+        if rows is None:
+            self.check_memory(self.rows_at(train_step))
         job = self.open_job(train_step, self.refs_of(train_step, rows))
         job.draws = {} if tell_draws else None
         for b in range(job.num_rows):

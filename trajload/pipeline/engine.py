@@ -167,7 +167,12 @@ class Engine:
         ]
 
     def start(self, train_step: int) -> Batches:
-        """Return what makes batches from `train_step` on: threads or worker processes ahead of the consumer, or itself."""
+        """Return what makes batches from `train_step` on: threads or worker processes ahead of the consumer, or itself.
+
+        Raises:
+            ConfigError: A batch does not fit in memory.
+        """
+        self.builder.check_memory(self.builder.rows)
         if self.num_workers == 0:
             return self.inline(train_step)
         batches = self.workers.start(self, train_step)

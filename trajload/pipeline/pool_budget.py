@@ -13,6 +13,7 @@ from trajload.align.rows import window_offsets
 from trajload.checks import check_int
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
+from trajload.machine import free_memory
 from trajload.pipeline.arena import aligned
 from trajload.pipeline.block_rows import pooled_streams
 from trajload.pipeline.build import BatchBuilder
@@ -201,20 +202,9 @@ def _most_rows(source: SourceRows, choice: StreamChoice, block_windows: int) -> 
 
 
 def _available_bytes() -> int:
-    """Return the memory that this process may still take, without swapping, as far as the system says."""
-    found = []
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            found += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            limit = file.read().strip()
-        if limit.isdigit():
-            with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
-                found.append(max(0, int(limit) - int(file.read())))
-    except (OSError, ValueError, IndexError):
-        pass  # not Linux, or no control group: what is known counts
-    if found:
-        return min(found)
+    found = free_memory()
+    if found is not None:
+        return found
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
