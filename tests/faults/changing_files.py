@@ -1,7 +1,7 @@
 """A file that changes while a loader reads it, one case after the other, each in a process of its own.
 
-Run as a script, with a JSON list of {"folder", "num_workers", "kind", "is_kept"}; prints a JSON list of {"status", "said"}.
-The cases are forks of one process, which has imported what they need, and has started no thread.
+Run as a script, with a dataset and a JSON list of {"folder", "num_workers", "kind", "is_kept"}, the folders being copies
+of it; prints a JSON list of {"status", "said"}. The cases are forks of one process, which has imported what they need.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,26 @@ def change(shard: Path, kind: str) -> None:
         other.replace(shard)
 
 
-def outcome(folder: str, num_workers: int, kind: str, is_kept: bool) -> str:
+ARGUMENTS: dict[str, Any] = {
+    "window": tl.Window(num_steps=4),
+    "global_batch_size": 16,
+    "rank": 0,
+    "world_size": 1,
+    "streams": ["action", "reward"],
+}
+
+
+def digests(folder: str) -> list[str]:
+    """Return those of the batches of a dataset that nobody changes."""
+    with tl.Loader(folder, num_workers=0, **ARGUMENTS) as loader:
+        return [loader.batch_at(k).digest() for k in range(40)]
+
+
+def outcome(right: list[str], folder: str, num_workers: int, kind: str, is_kept: bool) -> str:
     """Say what comes of a loader whose file changes after twelve batches."""
     if not is_kept:
         ResidentBudget.of_machine = lambda num_parts=1: ResidentBudget(0, 0)  # type: ignore[method-assign, assignment]
-    arguments: dict[str, Any] = {
-        "window": tl.Window(num_steps=4),
-        "global_batch_size": 16,
-        "rank": 0,
-        "world_size": 1,
-        "streams": ["action", "reward"],
-    }
-    with tl.Loader(folder, num_workers=0, **arguments) as loader:
-        right = [loader.batch_at(k).digest() for k in range(40)]
-    with tl.Loader(folder, num_workers=num_workers, prefetch=1, **arguments) as loader:
+    with tl.Loader(folder, num_workers=num_workers, prefetch=1, **ARGUMENTS) as loader:
         batches = iter(loader)
         for _ in range(12):
             next(batches)
@@ -59,7 +66,7 @@ def outcome(folder: str, num_workers: int, kind: str, is_kept: bool) -> str:
     return "ended early"
 
 
-def in_child(case: dict[str, Any]) -> dict[str, Any]:
+def in_child(right: list[str], case: dict[str, Any]) -> dict[str, Any]:
     """Return how a process ended that took the case, and what it said."""
     out, into = os.pipe()
     pid = os.fork()
@@ -67,7 +74,7 @@ def in_child(case: dict[str, Any]) -> dict[str, Any]:
         os.close(out)
         status = 1
         try:
-            os.write(into, outcome(**case).encode())
+            os.write(into, outcome(right, **case).encode())
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -81,4 +88,6 @@ def in_child(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([in_child(case) for case in json.loads(sys.argv[1])]))
+    unchanged = digests(sys.argv[1])
+    assert threading.active_count() == 1, "a fork would lack the other threads"
+    print(json.dumps([in_child(unchanged, case) for case in json.loads(sys.argv[2])]))

@@ -268,7 +268,7 @@ def outcomes(demo_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> li
         shutil.copytree(demo_dataset, folder / str(number))
     cases = [{"folder": str(folder / str(number)), **case} for number, case in enumerate(CHANGES)]
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("changing_files.py")), json.dumps(cases)],
+        [sys.executable, str(Path(__file__).with_name("changing_files.py")), str(demo_dataset), json.dumps(cases)],
         capture_output=True,
         text=True,
         timeout=300,
