@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 pytest.importorskip("obstore")
@@ -48,6 +50,7 @@ class Overwriting(ObjectMedium):
     def _put_new(self, path: str, data: bytes) -> None:
         if path.rpartition("/")[2] in self.names(path.rpartition("/")[0]):
             raise FileExistsError(path)
+        time.sleep(0.002)  # the other one's turn to look, also where a single processor is left to both
         self._overwrite(path, data)
 
 
