@@ -21,10 +21,27 @@ _PATIENCE_S = 5.0
 """A thread or child that is on its way out is given this long; only failing tests pay it."""
 
 
+_SIBLINGS = bool(os.environ.get("PYTEST_XDIST_WORKER"))
+"""Whether other processes run tests beside this one."""
+
+
 def pytest_configure() -> None:
     """Take Ctrl-C as usual where the tests run in the background of a shell, which lets every child ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--part`: the half of the tests that may run side by side, or the half that may not (scripts/test)."""
+    parser.addoption("--part", choices=["beside", "alone"], help="only tests without, or only with, the marker 'alone'")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the part asked for."""
+    if part := config.getoption("--part"):
+        dropped = [item for item in items if (item.get_closest_marker("alone") is not None) != (part == "alone")]
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in set(dropped)]
 
 
 @pytest.fixture(scope="session")
@@ -152,6 +169,16 @@ def _shared_memory() -> set[str]:
         return set()
 
 
+def _names_of_ours() -> set[str]:
+    """Return the segments that this project or torch would name so; other processes of the machine use /dev/shm too.
+
+    None where the developer says that others who get killed are at work beside the tests.
+    """
+    if os.environ.get("TRAJLOAD_TESTS_SHARE_MACHINE"):
+        return set()
+    return {name for name in _shared_memory() if name.startswith(("trajload", "torch_", "psm_", "sem."))}
+
+
 def _is_of_another_process(name: str) -> bool:
     """Whether a segment is in use by a process that is none of ours: by its name, torch_<pid>_<number>, or its mappings."""
     ours = {os.getpid(), *_children()}
@@ -214,16 +241,30 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
         left.append(f"child processes {sorted(extra)}")
     if extra_fds := new_fds():
         left.append(f"open descriptors {extra_fds}")
-    # Other processes of the machine use /dev/shm too, so only names that this project or torch would choose count; and
-    # none where the developer says that others who get killed are at work beside the tests.
-    names = {
-        n
-        for n in _shared_memory() - segments
-        if n.startswith(("trajload", "torch_", "psm_", "sem."))
-        and not os.environ.get("TRAJLOAD_TESTS_SHARE_MACHINE")
-        and not _is_of_another_process(n)
-    }
+    names = {n for n in _names_of_ours() - segments if not _is_of_another_process(n)}
+    if _SIBLINGS:  # a segment of nobody alive may be theirs: the session as a whole answers for it, see below
+        names = {n for n in names if n.startswith(f"torch_{os.getpid()}_")}
     if names:
         left.append(f"shared memory {sorted(names)}")
     if left:
         pytest.fail("left behind: " + "; ".join(left))
+
+
+_before: pytest.StashKey[set[str]] = pytest.StashKey()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note what shared memory there is before any test, in the process that all others are started by."""
+    session.stash[_before] = _names_of_ours()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if its tests, in however many processes, have left shared memory behind."""
+    if _SIBLINGS or _before not in session.stash:
+        return
+    names = {n for n in _names_of_ours() - session.stash[_before] if not _is_of_another_process(n)}
+    if names and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if names:
+        sys.stderr.write(f"\nthe tests left behind: shared memory {sorted(names)}\n")

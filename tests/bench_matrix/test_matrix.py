@@ -19,6 +19,7 @@ from trajload.bench.knobs import Knob, facts_of
 from trajload.bench.observe import Observation, observe
 from trajload.bench.verdict import Verdict, judge
 
+pytestmark = pytest.mark.alone
 SECONDS = 1.2
 ALONE = {"rank": 0, "world_size": 1}
 BASE: dict[str, Any] = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,9 +32,21 @@ def trainees() -> ModuleType:
     return load(HERE / "trainees.py", importable=True)
 
 
+class _SharedNursery(Nursery):
+    """One that several threads may ask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            return super().ask(request)
+
+
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+    with _SharedNursery() as started:
         yield started
 
 
@@ -75,10 +89,16 @@ class Jobs:
         while not (found := until()):
             assert time.monotonic() < end, "\n".join(p.read_text()[-2000:] for p in place.glob("stderr-*"))
             assert server.poll() is None, (place / "serve.txt").read_text()
-            time.sleep(0.005)
+            time.sleep(0.01)
         return found
 
 
+@pytest.fixture(scope="module")
+def jobs_in(nursery: Nursery, rank_jobs: ModuleType) -> Callable[[Path], Jobs]:
+    """Makes jobs whose stores are in a folder."""
+    return partial(Jobs, nursery, rank_jobs)
+
+
 @pytest.fixture
-def jobs(nursery: Nursery, rank_jobs: ModuleType, tmp_path: Path) -> Jobs:
-    return Jobs(nursery, rank_jobs, tmp_path)
+def jobs(jobs_in: Callable[[Path], Jobs], tmp_path: Path) -> Jobs:
+    return jobs_in(tmp_path)

@@ -87,12 +87,14 @@ def die_while_saving(
     """Save step 1, then step 2 with rank `victim` killing itself `where`; tell how it went."""
     join(rank, world, port)
     one = Replica(rank)
+    dist.barrier()  # nobody is late because others, of other jobs, have the processor
     ckpt = one.checkpointer(folder, mode=mode)
     ckpt.resume()
     one.update(1)
     ckpt.save(1)
     ckpt.wait()
     one.update(2)
+    dist.barrier()
 
     def reached(step: str) -> None:
         if rank == victim and step == where:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,33 @@ DEATHS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def deaths(jobs_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """For each death the job, its folder and what its ranks told: three jobs at a time, which mostly wait."""
+    deaths = tmp_path_factory.mktemp("deaths")
+
+    def die(world: int, victim: int, where: str) -> tuple[Any, Path, Any]:
+        folder = deaths / f"{world} {victim} {where}"
+        folder.mkdir()
+        jobs = jobs_in(folder)
+        mode = "async" if where in ("files written", "voting") else "sync"
+        return jobs, folder, jobs.run("die_while_saving", world, victim, where, mode, expected=(victim,))
+
+    with ThreadPoolExecutor(3) as pool:
+        return {death: pool.submit(die, *death) for death in DEATHS}
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize(("world", "victim", "where"), DEATHS)
 def test_rank_killed_while_saving_leaves_whole_commits_only_and_survivors_raise_in_time(
-    jobs: Any, tmp_path: Path, world: int, victim: int, where: str
+    deaths: dict[Any, Any], world: int, victim: int, where: str
 ) -> None:
     """At each step of the protocol; then a new job goes on from the newest commit with the next number."""
-    mode = "async" if where in ("files written", "voting") else "sync"
-    told = jobs.run("die_while_saving", world, victim, where, mode, expected=(victim,))
+    jobs, folder, told = deaths[world, victim, where].result()
     assert jobs.codes[victim] == -9
     survivors = [answer for rank, answer in enumerate(told) if rank != victim]
     is_published = where in AFTER_THE_COMMIT
-    store = Store(tmp_path / "store", create=False)
+    store = Store(folder / "store", create=False)
     assert [commit.step for commit in store.commits()] == ([1, 2] if is_published else [1])
     assert all(store.verify(commit) == [] for commit in store.commits())
     if where == "told":
@@ -48,7 +66,7 @@ def test_rank_killed_while_saving_leaves_whole_commits_only_and_survivors_raise_
     again = jobs.run("go_on", 2, newest + 1)
     assert [answer["step"] for answer in again] == [newest] * 2
     assert [commit.step for commit in store.commits()][-1] == newest + 1
-    assert len(list((tmp_path / "store" / "gen").iterdir())) == len(store.commits()), "leftovers were not swept"
+    assert len(list((folder / "store" / "gen").iterdir())) == len(store.commits()), "leftovers were not swept"
 
 
 def test_ranks_resume_their_own_streams_and_the_common_weights(jobs: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from crashlab import races
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiproc]
+pytestmark = [pytest.mark.slow, pytest.mark.multiproc, pytest.mark.alone]
 
 
 def test_of_two_writers_without_locks_one_wins_each_sequence_number(memory_folder: Path) -> None:

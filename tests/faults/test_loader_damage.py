@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import tarfile
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,57 +254,40 @@ def test_ctrl_c_ends_the_process_at_once_with_keyboard_interrupt(demo_dataset: P
         assert process.wait(30) == 0, out
 
 
-@pytest.mark.parametrize("kind", ["cut", "overwritten", "replaced"])
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("is_kept", [False, True], ids=["mapped", "kept"])
+CHANGES = [
+    {"num_workers": num_workers, "kind": kind, "is_kept": is_kept}
+    for num_workers, kind, is_kept in itertools.product((0, 1), ("cut", "overwritten", "replaced"), (False, True))
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(demo_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """How each process ended whose file changed, and what it said."""
+    folder = tmp_path_factory.mktemp("changing")
+    for number in range(len(CHANGES)):
+        shutil.copytree(demo_dataset, folder / str(number))
+    cases = [{"folder": str(folder / str(number)), **case} for number, case in enumerate(CHANGES)]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("changing_files.py")), str(demo_dataset), json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    return [{**found, "stderr": done.stderr} for found in json.loads(done.stdout)]
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("number", range(len(CHANGES)), ids=[str(case) for case in CHANGES])
 def test_file_that_changes_after_its_first_batch_ends_neither_the_process_nor_gives_wrong_bytes(
-    demo_dataset: Path, tmp_path: Path, num_workers: int, kind: str, is_kept: bool
+    outcomes: list[dict[str, Any]], number: int
 ) -> None:
     """Arrays that were mapped and checked are looked at again: memory behind a cut file is a signal, not an error.
 
     Those that were checked and kept in memory stay right, whatever becomes of the file.
     """
-    out = tmp_path / "copy"
-    shutil.copytree(demo_dataset, out)
-    shard = out / "shards" / "000000.tar"
-    script = f"""
-        import os, trajload as tl
-        from trajload.pipeline.gather_table import ResidentBudget
-        if not {is_kept}:
-            ResidentBudget.of_machine = lambda num_parts=1: ResidentBudget(0, 0)
-        size = os.path.getsize({str(shard)!r})
-        arguments = dict(window=tl.Window(num_steps=4), global_batch_size=16, rank=0, world_size=1, streams=["action", "reward"])
-        with tl.Loader({str(out)!r}, num_workers=0, **arguments) as loader:
-            right = [loader.batch_at(k).digest() for k in range(40)]
-        with tl.Loader({str(out)!r}, num_workers={num_workers}, prefetch=1, **arguments) as loader:
-            batches = iter(loader)
-            for _ in range(12):
-                next(batches)
-            if {kind!r} == "cut":
-                os.truncate({str(shard)!r}, 512)
-            elif {kind!r} == "overwritten":
-                with open({str(shard)!r}, "r+b") as file:
-                    file.write(bytes(size))
-            else:
-                with open({str(shard)!r} + ".new", "wb") as file:
-                    file.write(bytes(size))
-                os.replace({str(shard)!r} + ".new", {str(shard)!r})
-            try:
-                for batch in batches:
-                    assert batch.digest() == right[batch.train_step], "wrong bytes"
-                    if batch.train_step == 39:
-                        print("right to the end")
-                        break
-            except tl.errors.ShardCorruptError as err:
-                print("refused", type(err).__name__)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])},
-    )
-    assert done.returncode == 0, done.stderr
-    is_right = is_kept or kind == "replaced"
-    assert done.stdout.strip() == ("right to the end" if is_right else "refused ShardCorruptError")
+    found = outcomes[number]
+    assert found["status"] == 0, found["stderr"]
+    is_right = CHANGES[number]["is_kept"] or CHANGES[number]["kind"] == "replaced"
+    assert found["said"] == ("right to the end" if is_right else "refused ShardCorruptError")

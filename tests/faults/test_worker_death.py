@@ -20,7 +20,7 @@ import trajload as tl
 from trajload.errors import StageFailedError
 from trajload.pipeline.wire import RemoteTraceback
 
-pytestmark = pytest.mark.multiproc
+pytestmark = [pytest.mark.multiproc, pytest.mark.alone]
 
 ALONE = {"rank": 0, "world_size": 1}
 COMMON: dict[str, Any] = {

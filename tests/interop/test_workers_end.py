@@ -23,6 +23,7 @@ from trajload.interop.steps import TrainSteps
 from trajload.rng import key_rng
 
 pytestmark = [
+    pytest.mark.alone,
     # From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
     # Torch raises a worker's death from a signal handler, at any instruction: a socket it was just then making to take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -24,10 +25,16 @@ def name(path: Path) -> str:
     return str(path.relative_to(REPO))
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, parsed once for all rules."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def calls(path: Path) -> list[tuple[int, str]]:
     """Return (line, dotted name) of every call in a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [(node.lineno, ast.unparse(node.func)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(node.lineno, ast.unparse(node.func)) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
 
 
 @pytest.mark.parametrize("path", [*LIBRARY, *TESTS, *OTHERS], ids=name)
@@ -40,14 +47,13 @@ def test_file_is_at_most_400_lines(path: Path) -> None:
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_module_says_what_it_is_for(path: Path) -> None:
     """Every module opens with a docstring."""
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{name(path)} has no docstring"
+    assert ast.get_docstring(tree_of(path)), f"{name(path)} has no docstring"
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name)
 def test_module_has_no_global_statement(path: Path) -> None:
     """Nothing is kept in module variables that functions change."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Global)]
+    lines = [node.lineno for node in ast.walk(tree_of(path)) if isinstance(node, ast.Global)]
     assert not lines, f"{name(path)} has global statements in lines {lines}"
 
 

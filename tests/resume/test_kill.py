@@ -19,6 +19,7 @@ def _script():  # type: ignore[no-untyped-def]
     return load(SCRIPT)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.multiproc
 def test_stream_through_50_sigkills_on_changing_topologies_is_that_of_one_uninterrupted_run(

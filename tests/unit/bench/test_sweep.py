@@ -35,6 +35,7 @@ def loader_of(dataset: Path, **more: Any) -> tl.Loader:
     return tl.Loader(dataset, **{**arguments, **more})
 
 
+@pytest.mark.alone
 def test_sweep_finds_the_setting_that_is_faster(demo_dataset: Path) -> None:
     """Rows that sleep are made by many threads at once: no other setting comes near."""
     told: list[tuple[int, int, str]] = []
@@ -47,6 +48,7 @@ def test_sweep_finds_the_setting_that_is_faster(demo_dataset: Path) -> None:
     assert told[-1][0] == told[-1][1] == len(found.trials) + 1
 
 
+@pytest.mark.alone
 def test_sweep_leaves_what_is_given_where_nothing_is_faster(demo_dataset: Path) -> None:
     """An empty change is the best one then."""
     with loader_of(demo_dataset, num_workers=0) as loader:

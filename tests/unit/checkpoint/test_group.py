@@ -75,6 +75,7 @@ def test_what_was_said_is_deleted_once_all_have_read_it() -> None:
     assert store.num_keys() <= 8
 
 
+@pytest.mark.alone
 def test_absent_rank_is_named_and_nobody_waits_longer_than_agreed() -> None:
     """Rank 0 gives up first, and the others hear from it."""
 
@@ -93,6 +94,7 @@ def test_rank_0_that_says_nothing_is_an_error() -> None:
     assert isinstance(error, CheckpointAbortedError) and "rank 0 said nothing about 'x'" in str(error)
 
 
+@pytest.mark.alone
 def test_bad_answer_ends_the_wait() -> None:
     """Rank 0 does not wait for a rank that is slow once another has failed."""
 
