@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trajload.bench.collector import collector_words
 from trajload.bench.svg import bars, lanes_plot, waits_plot
 from trajload.bench.trace import Lane
 from trajload.storage.atomic import write_atomic
@@ -138,6 +139,9 @@ def _waterfall(report: Mapping[str, Any]) -> str:
 def _waits(report: Mapping[str, Any]) -> str:
     series = report["series"]
     text = f"Median {report['wait_median_ms']:.1f} ms, longest {report['longest_wait_ms']:.1f} ms."
+    collector = report["collector"]
+    if collector["collections"]:
+        text += f" Python's garbage collector: {collector_words(collector)}."
     return f'<h2>Waits: how long the consumer was blocked, batch by batch</h2><p class="note">{text}</p>' + waits_plot(
         series["asked_s"], series["wait_ms"]
     )
@@ -179,7 +183,7 @@ def _thread_table(report: Mapping[str, Any]) -> str:
 
 
 def _machine(report: Mapping[str, Any]) -> str:
-    shown = {key: report[key] for key in ("machine", "cpus", "gil_held_share", "verdict")}
+    shown = {key: report[key] for key in ("machine", "cpus", "gil_held_share", "collector", "verdict")}
     return f"<h2>Machine</h2><details><summary>details</summary><pre>{html.escape(json.dumps(shown, indent=2, default=str))}</pre></details>"
 
 

@@ -55,6 +55,12 @@ class Facts:
     """Frames that went through the decoder for each frame delivered."""
 
     @property
+    def num_processes(self) -> int:
+        """Worker processes; 0 for threads."""
+        kind, _, number = self.workers.partition(":")
+        return int(number) if kind == "processes" else 0
+
+    @property
     def shared(self) -> float:
         """How many times fewer frames would be decoded if each were decoded once for a block of windows; 1 for no gain."""
         if not self.has_pictures or not self.order.startswith(("shuffled", "sequential")):
@@ -164,10 +170,7 @@ def knobs_for(
         text = 'use workers="threads", which share one queue, or find out what slows that process'
         return (Knob(text, {"workers": "threads"}, gain(2.0)),)
     if limit == "gil":
-        number = max(2, min(facts.num_rows, max(int(facts.num_cpus), facts.num_workers)))
-        workers = {"workers": f"processes:{number}", "num_workers": max(number, facts.num_workers)}
-        text = f'use workers="processes:{number}", each with an interpreter of its own'
-        return (Knob(text, workers, gain(float(number))),)
+        return _more_interpreters(load, facts, cpus, gain)
     return ()
 
 
@@ -185,6 +188,28 @@ def _more_workers(load: Load | None, facts: Facts, cpus: tuple[float, float] | N
     factor = min(float(_MORE), facts.num_cpus / max(sum(cpus), 0.1))
     number = math.ceil(now * factor)
     return (number, number / now) if number > now else None
+
+
+def _more_interpreters(
+    load: Load | None, facts: Facts, cpus: tuple[float, float] | None, gain: Any
+) -> tuple[Knob, ...]:
+    """Return what helps where threads wait for their interpreter: more of them, or less Python."""
+    now = facts.num_processes
+    number = max(2, int(facts.num_cpus), facts.num_workers) if now == 0 else facts.num_workers
+    if now and number <= now:
+        # Each thread has an interpreter of its own already: more help only as far as there are CPUs for them.
+        more = _more_workers(load, facts, cpus)
+        number = now if more is None else more[0]
+    number = max(2, min(facts.num_rows, number))
+    knobs = []
+    if number > now:
+        change = {"workers": f"processes:{number}", "num_workers": max(number, facts.num_workers)}
+        text = f'use workers="processes:{number}", each with an interpreter of its own'
+        knobs.append(Knob(text, change, gain(number / max(now, 1))))
+    if load is not None and load.stage == "augment":
+        text = "write transforms in NumPy or torch, which let go of the interpreter, instead of plain Python"
+        knobs.append(Knob(text, {}, gain(2.0)))
+    return tuple(knobs)
 
 
 def _decode_once(facts: Facts) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.bench.collector import collector_use
 from trajload.bench.gops import touched_bytes
 from trajload.bench.headspace import Headspace, fresh_loader, headspace
 from trajload.bench.knobs import facts_of
@@ -133,6 +134,8 @@ def _report(
     touched = touched_bytes(loader)
     uniform = _uniform_distinct(loader)
     cpus = cpu_use(seen.threads, elapsed)
+    uses = [seen.gil, *seen.worker_gil.values()]
+    collector = collector_use(seen.pauses, [seen.began + asked for asked in seen.asked_s], seen.waits_s)
     rate = statistics.median(seen.rates)
     return BenchReport(
         dataset=loader.dataset.name,
@@ -173,11 +176,12 @@ def _report(
             "busy": None if cpus is None else cpus[0],
             "waited_for": None if cpus is None else cpus[1],
         },
-        gil_held_share=None if seen.gil is None else seen.gil.held_share,
+        gil_held_share=max((share for use in uses if (share := use.held_share) is not None), default=None),
+        collector=collector.to_json(),
         bottleneck=verdict.limit,
         advice=verdict.sentence,
         verdict=verdict.to_json(),
-        notes=_notes(seen, cpus),
+        notes=[*_notes(seen, cpus), *([] if collector.advice is None else [collector.advice])],
         headspace=None if free is None else {name: getattr(free, name) for name in free.__slots__},
         tried=tried,
         series={"asked_s": _thin(seen.asked_s), "wait_ms": _thin(waits_ms.tolist())},

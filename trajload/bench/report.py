@@ -68,13 +68,17 @@ class BenchReport:
     cpus: dict[str, float | None]
     """CPUs there are, CPUs kept busy, and CPUs waited for."""
     gil_held_share: float | None
+    """How often another thread held the interpreter when one asked for it; the most of all processes."""
+    collector: dict[str, Any]
+    """Python's garbage collector, in the loader's own process: `collections` of the oldest generation, `total_ms`, `longest_ms`,
+    `in_longest_wait_ms`, and `is_longest_wait`."""
     bottleneck: str
     """The verdict in a word: see `trajload.bench.verdict.LIMITS`."""
     advice: str
     """The verdict in a sentence."""
     verdict: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """What makes the figures doubtful."""
+    """What makes the figures doubtful, and what explains the longest wait."""
     headspace: dict[str, Any] | None = None
     tried: dict[str, Any] | None = None
     """What the advice brought, where it was tried: `change`, `windows_per_s`, `gain`."""

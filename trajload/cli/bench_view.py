@@ -47,6 +47,8 @@ def live_numbers() -> Iterator[Callable[[Live], None] | None]:
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Print a report for people."""
+    from trajload.bench.collector import collector_words
+
     say(
         f"{report['dataset']}: windows of {report['num_steps']} steps, {report['global_batch_size']} per batch, order "
         f"{report['order']}, {report['num_workers']} workers ({report['workers']}), prefetch {report['prefetch']}"
@@ -77,6 +79,10 @@ def print_report(report: Mapping[str, Any]) -> None:
         rows.append(
             ["CPUs", f"{cpus['there']:g} there, {cpus['busy']:.1f} kept busy, {cpus['waited_for']:.1f} waited for"]
         )
+    if report["gil_held_share"] is not None:
+        rows.append(["interpreter", f"held {report['gil_held_share']:.0%} of the times that a thread asked for it"])
+    if report["collector"]["collections"]:
+        rows.append(["garbage collector", collector_words(report["collector"])])
     rows += [
         ["distinct episodes per batch", mixing],
         ["order score", f"{report['order_score']:.2f} (1: like a uniform shuffle)"],
