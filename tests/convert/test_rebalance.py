@@ -189,6 +189,16 @@ def test_a_finished_folder_is_taken_as_it_is(mixed: Path, even: Path) -> None:
         rebalance(mixed, even, measure=False, **{**COMMON, "num_shards": 3})
 
 
+def test_a_table_of_other_data_is_refused_where_all_is_done_already(mixed: Path, tmp_path: Path) -> None:
+    """What was passed is wrong, whether it is needed or not."""
+    common: dict[str, Any] = {"num_shards": 2, "measure": False}
+    rebalance(mixed, tmp_path / "out", costs=table_of(mixed), **common)
+    other = tl.CostTable({"cam_large": [1] * 12}, dataset_digest="0" * 64)
+    with pytest.raises(ConfigError, match="belongs to other data"):
+        rebalance(mixed, tmp_path / "out", costs=other, **common)
+    assert rebalance(mixed, tmp_path / "out", costs=table_of(mixed), **common).was_there
+
+
 @pytest.mark.parametrize("where", ["", "inside", ".."])
 def test_folders_inside_each_other_are_refused(mixed: Path, where: str) -> None:
     """The old dataset stays as it is."""

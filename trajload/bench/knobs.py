@@ -9,8 +9,8 @@ from typing import Any
 
 from trajload.bench.loads import Load
 from trajload.bench.machine import num_cpus
+from trajload.bench.sources import sources_of
 from trajload.loader import Loader
-from trajload.sources.base import Dataset
 
 __all__ = ["Facts", "Knob", "facts_of", "knobs_for"]
 
@@ -75,23 +75,24 @@ def facts_of(loader: Loader, stats: Mapping[str, Any]) -> Facts:
     """Return the facts of a loader that was observed.
 
     Args:
-        loader: Of one dataset, not of a mixture.
+        loader: Whatever it reads; of a mixture the source with most rows counts.
         stats: `Loader.stats` after the observation.
     """
-    assert isinstance(loader.dataset, Dataset) and loader.window is not None
+    source, sampler, _ = max(sources_of(loader), key=lambda part: part[2])
+    window = source.window
     device = loader.arguments["device"]
     return Facts(
         num_workers=stats["num_workers"],
         num_readers=stats["num_readers"],
         workers=stats["workers"],
         prefetch=stats["prefetch"],
-        order=loader.order,
+        order=sampler.order,
         num_rows=loader.rank_batch_size,
         num_cpus=num_cpus(),
         device=None if device is None else str(device),
-        num_steps=loader.window.num_steps,
-        stride=loader.window.stride,
-        span=loader.window.span,
+        num_steps=window.num_steps,
+        stride=window.stride,
+        span=window.span,
         has_pictures=any(choice.spec.is_picture for choice in loader.streams),
         decoded_per_delivered=stats["frames_decoded"] / stats["frames"] if stats["frames"] else None,
     )

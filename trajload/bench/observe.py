@@ -153,7 +153,7 @@ def observe(
                     batch = _take(batches)
                     waits.append(time.perf_counter() - start - asked[-1])
                     windows += len(batch["window_id"])
-                    episodes.append(len(set(batch["episode_index"].tolist())))
+                    episodes.append(len(set(zip(batch["source"], batch["episode_index"].tolist(), strict=True))))
                     del batch
                     if step_s:
                         time.sleep(step_s)

@@ -16,7 +16,11 @@ class BenchReport:
 
     format: str = FORMAT
     dataset: str
+    """Its name; of a mixture those of the sources, joined."""
     order: str
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """Of a mixture, each source: `name`, `share` of the rows, `decode_share` of the decoding (CPU time), and `decode_ms` of it for a
+    step of a window; empty for one dataset."""
     num_workers: int
     num_readers: int
     workers: str

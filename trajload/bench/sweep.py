@@ -122,17 +122,22 @@ def _code_of(change: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def as_code(path: str, arguments: dict[str, Any], best: dict[str, Any]) -> str:
+def as_code(dataset: str, arguments: dict[str, Any], best: dict[str, Any]) -> str:
     """Return Python that builds the loader with the best setting.
 
     Args:
-        path: Of the dataset.
+        dataset: Python that says what is read: a path in quotes, or a mixture.
         arguments: What the loader was built from, beside the dataset.
         best: What to change.
     """
     shown = {**arguments, **best}
     lines = [f"    {name}={_literal(value)}," for name, value in shown.items()]
-    return "\n".join(["import trajload as tl", "", "loader = tl.Loader(", f"    {path!r},", *lines, ")"])
+    imports = (
+        ["from fractions import Fraction", "", "import trajload as tl"]
+        if "Fraction(" in dataset
+        else ["import trajload as tl"]
+    )
+    return "\n".join([*imports, "", "loader = tl.Loader(", f"    {dataset},", *lines, ")"])
 
 
 def shown_arguments(loader: Loader) -> dict[str, Any]:

@@ -89,6 +89,12 @@ def print_report(report: Mapping[str, Any]) -> None:
         ["memory", f"{report['rss_mb']:.0f} MB, peak {report['peak_rss_mb']:.0f} MB"],
     ]
     table(["measured", f"over {report['seconds']:.1f} s"], rows)
+    if report["sources"]:
+        shown = [
+            [told["name"], f"{told['share']:.0%}", _share(told["decode_share"]), _milliseconds(told["decode_ms"])]
+            for told in report["sources"]
+        ]
+        table(["source", "share of rows", "share of decoding", "CPU time of a step"], shown)
     stages = [
         [stage, told["count"], f"{told['median_ms']:.2f} ms", f"{told['p99_ms']:.2f} ms", f"{told['use']:.0%}"]
         for stage, told in report["stages"].items()
@@ -133,6 +139,14 @@ def print_sweep(found: Sweep, code: str) -> None:
         )
     say()
     say(code)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f} ms"
 
 
 def _short(value: Any) -> str:

@@ -57,6 +57,8 @@ class RebalanceReport:
     """Of the new shards."""
     num_shards_kept: int = 0
     """Shards that an earlier run, killed since, had finished."""
+    was_there: bool = False
+    """An earlier run had finished: nothing was written."""
     predicted: dict[str, Any] = field(default_factory=dict)
     """`before` and `after`: spread of the shards in what they were balanced by."""
     measured: dict[str, Any] | None = None
@@ -125,8 +127,10 @@ def rebalance(
         num_episodes=source.num_episodes,
     )
     job = _Job(source, target, settings, window, costs, report, progress)
+    job.check_costs()
     if dry_run:
         job.tell(job.new_plan())
+        job.look_at_out()
     else:
         job.run()
         if measure:
@@ -170,6 +174,29 @@ class _Job:
         if costs is None:
             return profile(self.source, window=self.window, progress=self.progress("measuring costs")).table
         return check_table(costs if isinstance(costs, CostTable) else CostTable.load(costs), self.source)
+
+    def check_costs(self) -> None:
+        """Refuse a table that was given and does not fit, also where an earlier run has finished already."""
+        if self.report.by == "cost" and self._costs is not None:
+            self._costs = self.table()
+
+    def look_at_out(self) -> None:
+        """Tell a dry run what stands where the real one would write."""
+        found = rewritten_from(self.out, _PROVENANCE) if self.out.is_dir() else None
+        if found is not None:
+            same = self._is_mine(found[1])
+            self.report.notes.append(
+                f"{str(self.out)!r} already holds "
+                + (
+                    "this dataset, rebalanced so."
+                    if same
+                    else "a dataset, which is not this one rebalanced so: choose another folder."
+                )
+            )
+
+    def _is_mine(self, said: Mapping[str, Any]) -> bool:
+        wanted = {"from_digest": self.source.digest, **self.settings}
+        return all(said.get(name) == value for name, value in wanted.items())
 
     def amounts(self) -> tuple[Int64Array, CostTable | None]:
         """Return what each episode weighs, (E,), and the table that says so."""
@@ -257,14 +284,14 @@ class _Job:
 
     def _already(self, work: Rewriting, manifest: Manifest, said: Mapping[str, Any]) -> None:
         """Take up a dataset that an earlier run finished, or refuse the folder."""
-        wanted = {"from_digest": self.source.digest, **self.settings}
-        if any(said.get(name) != value for name, value in wanted.items()):
+        if not self._is_mine(said):
             raise ConfigError(
                 f"out={str(self.out)!r} already holds a dataset, which is not this one rebalanced so. Choose another folder."
             )
         work.drop_plan()
         self.report.predicted = {key: said[key] for key in ("unit", "before", "after", "costs_digest")}
         self.report.num_shards_kept = len(manifest.shards)
+        self.report.was_there = True
         self.report.notes.append("the folder was finished by an earlier run: nothing was written.")
         self.report.shards = [
             {"num_episodes": entry.num_episodes, "amount": amount}

@@ -80,7 +80,7 @@ def test_code_builds_the_same_loader(demo_dataset: Path) -> None:
     """What is printed runs, and its batches are those of the loader with the best setting."""
     streams = {"cam_front": tl.Image(size=(32, 32)), "action": None}
     with loader_of(demo_dataset, streams=streams, seed=5, window=tl.Window(num_steps=3, stride=2)) as loader:
-        code = as_code(str(demo_dataset), shown_arguments(loader), {"num_workers": 1, "prefetch": 3})
+        code = as_code(repr(str(demo_dataset)), shown_arguments(loader), {"num_workers": 1, "prefetch": 3})
         want = loader.batch_at(2)
     space: dict[str, Any] = {}
     exec(compile(code.replace("\n)", "\n    rank=0, world_size=1,\n)"), "code", "exec"), space)
