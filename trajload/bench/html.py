@@ -57,7 +57,7 @@ def report_html(report: Mapping[str, Any], lanes: Sequence[Lane] = ()) -> str:
         _source_table(report),
         _waterfall(report),
         _waits(report),
-        _timeline(lanes),
+        _timeline(lanes, report["seconds"]),
         _stage_table(report),
         _thread_table(report),
         _machine(report),
@@ -148,7 +148,7 @@ def _waits(report: Mapping[str, Any]) -> str:
     )
 
 
-def _timeline(lanes: Sequence[Lane]) -> str:
+def _timeline(lanes: Sequence[Lane], seconds: float) -> str:
     if not lanes:
         return ""
     keys = "".join(
@@ -156,7 +156,8 @@ def _timeline(lanes: Sequence[Lane]) -> str:
         for stage in _STAGES
     )
     more = "" if len(lanes) <= _MAX_LANES else f" {len(lanes) - _MAX_LANES} more threads are not drawn."
-    text = f"The first {TIMELINE_S:g} s of the measurement; --trace has all of it.{more}"
+    part = f"The first {TIMELINE_S:g} s of the measurement" if seconds > TIMELINE_S else "The whole measurement"
+    text = f"{part}; --trace writes every piece of work.{more}"
     head = f'<h2>Timeline: what each thread did</h2><p class="note">{text}</p><p>{keys}</p>'
     return head + lanes_plot(lanes[:_MAX_LANES])
 
@@ -190,7 +191,7 @@ def _source_table(report: Mapping[str, Any]) -> str:
 
 def _thread_table(report: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><td>{'' if told['worker'] is None else 'worker {} '.format(told['worker'])}{html.escape(told['name'])}</td>"
+        f"<tr><td>{'' if told['worker'] is None else 'worker {} '.format(told['worker'])}{html.escape(_thread_name(told))}</td>"
         f"<td>{told['use']:.0%}</td><td>{_share(told['cpu'])}</td><td>{_share(told['queued'])}</td></tr>"
         for told in sorted(
             report["threads"], key=lambda told: (-1 if told["worker"] is None else told["worker"], told["name"])
@@ -200,6 +201,10 @@ def _thread_table(report: Mapping[str, Any]) -> str:
         "<h2>Threads</h2><table><thead><tr><th>thread</th><th>at work</th><th>on a CPU</th><th>waiting for a CPU</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )
+
+
+def _thread_name(told: Mapping[str, Any]) -> str:
+    return "consumer" if told["role"] == "consumer" and told["worker"] is None else str(told["name"])
 
 
 def _machine(report: Mapping[str, Any]) -> str:

@@ -129,7 +129,8 @@ def print_sweep(found: Sweep, code: str) -> None:
         if trial.windows_per_s is None:
             rows.append([trial.axis, setting, "-", trial.why_not])
         else:
-            rows.append([trial.axis, setting, f"{trial.windows_per_s:.1f}", f"{trial.wait_share:.0%}"])
+            again = "" if trial.again is None else f", again {trial.again:.1f}"
+            rows.append([trial.axis, setting, f"{trial.windows_per_s:.1f}{again}", f"{trial.wait_share:.0%}"])
     table(["axis", "setting", "windows/s", "consumer waits"], rows)
     if not found.best:
         say(f"Nothing is faster than what was given ({found.before:.1f} windows/s).")

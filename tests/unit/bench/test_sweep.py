@@ -47,6 +47,27 @@ def test_sweep_finds_the_setting_that_is_faster(demo_dataset: Path) -> None:
     assert told[-1][0] == told[-1][1] == len(found.trials) + 1
 
 
+def test_sweep_keeps_only_what_is_faster_twice(demo_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that was lucky once is not the best; one that is faster again is."""
+    rates = {
+        "": iter([100.0, 100.0, 100.0]),
+        "4": iter([150.0, 101.0]),
+        "16": iter([120.0]),
+        "cpu": iter([130.0, 125.0]),
+    }
+
+    def rate(loader: tl.Loader, change: dict[str, Any], seconds: float, step_s: float) -> tuple[float, float]:
+        key = str(change.get("decode", change.get("num_readers", "")))
+        return next(rates.get(key, iter([90.0]))), 0.5
+
+    monkeypatch.setattr("trajload.bench.sweep._rate", rate)
+    with loader_of(demo_dataset) as loader:
+        found = sweep(loader, ["readers", "backend"])
+    assert found.best == {"decode": "cpu"} and (found.before, found.windows_per_s) == (100.0, 125.0)
+    again = {str(trial.change): trial.again for trial in found.trials if trial.again is not None}
+    assert again == {"{'num_readers': 4}": 101.0, "{'decode': 'cpu'}": 125.0}
+
+
 def test_sweep_leaves_what_is_given_where_nothing_is_faster(demo_dataset: Path) -> None:
     """An empty change is the best one then."""
     with loader_of(demo_dataset, num_workers=0) as loader:
