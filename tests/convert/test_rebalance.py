@@ -167,6 +167,10 @@ def test_costs_beside_the_dataset_are_taken(mixed: Path, tmp_path: Path) -> None
     report = rebalance(copy, tmp_path / "out", dry_run=True, **COMMON)
     assert report.predicted["costs_digest"] == table_of(copy).digest
     assert "costs are those of" in report.notes[0]
+    foreign = table_of(copy)
+    foreign.info["machine"] = {"processor": "Abacus 1"}
+    report = rebalance(copy, tmp_path / "out", dry_run=True, costs=foreign, **COMMON)
+    assert ["costs were measured on 'Abacus 1', this is " in remark for remark in report.notes] == [True]
     old = tl.CostTable({"cam_large": [1] * 12}, dataset_digest="0" * 64)
     old.save(copy / "costs.json")
     report = rebalance(copy, tmp_path / "out", dry_run=True, **COMMON)

@@ -21,6 +21,7 @@ import numpy as np
 from trajload.convert.rewrite import RewritePlan, Rewriting, check_target, rewritten_from
 from trajload.costs.balance import Spread, assign_episodes, check_num_shards, shard_sums
 from trajload.costs.epoch import check_table, epoch_ns
+from trajload.costs.machine import machine_facts
 from trajload.costs.profile import DEFAULT_NUM_STEPS, profile
 from trajload.costs.table import CostTable
 from trajload.errors import ConfigError, at
@@ -169,16 +170,27 @@ class _Job:
             found = CostTable.load(own)
             if found.dataset_digest == self.source.digest:
                 self.report.notes.append(f"costs are those of {str(own)!r}.")
-                return check_table(found, self.source)
+                return self._fitting(found)
             self.report.notes.append(f"{str(own)!r} is of an earlier version of the dataset: costs were measured anew.")
         if costs is None:
             return profile(self.source, window=self.window, progress=self.progress("measuring costs")).table
-        return check_table(costs if isinstance(costs, CostTable) else CostTable.load(costs), self.source)
+        return self._fitting(costs if isinstance(costs, CostTable) else CostTable.load(costs))
+
+    def _fitting(self, table: CostTable) -> CostTable:
+        """Return a table of this dataset; of another kind of machine that is said."""
+        there = table.info.get("machine")
+        name, here = there.get("processor") if isinstance(there, Mapping) else None, machine_facts()["processor"]
+        if name is not None and name != here:
+            self.report.notes.append(
+                f"costs were measured on {name!r}, this is {here!r}: measure where you train if codecs or sizes differ."
+            )
+        return check_table(table, self.source)
 
     def check_costs(self) -> None:
         """Refuse a table that was given and does not fit, also where an earlier run has finished already."""
         if self.report.by == "cost" and self._costs is not None:
-            self._costs = self.table()
+            costs = self._costs if isinstance(self._costs, CostTable) else CostTable.load(self._costs)
+            self._costs = check_table(costs, self.source)
 
     def look_at_out(self) -> None:
         """Tell a dry run what stands where the real one would write."""
