@@ -128,6 +128,14 @@ def test_tuning_without_gain_writes_no_file(trajload: Run, mixed: Path, tmp_path
         (("tune-encoding", "--gops", "4,x"), "--gops '4,x' is invalid"),
         (("convert", "OUT", "--gop", "4", "--reencode", "e.json"), "pass one of them"),
         (("convert", "OUT"), "nothing to convert, unless"),
+        (
+            ("profile", "--out", "/absent/costs.json"),
+            "--out '/absent/costs.json' cannot be written: the folder '/absent'",
+        ),
+        (
+            ("tune-encoding", "--out", "/absent/e.json"),
+            "--out '/absent/e.json' cannot be written: the folder '/absent'",
+        ),
     ],
 )
 def test_contradictions_are_told(
