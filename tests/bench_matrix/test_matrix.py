@@ -134,6 +134,9 @@ SETUPS = {
     "transform that holds the interpreter, one thread": Setup(
         "gil", transform("HoldInterpreter", 0.02), {"num_workers": 1}
     ),
+    "transform that holds the interpreter, in processes": Setup(
+        "gil", transform("HoldInterpreter", 0.02), {"workers": "processes:2", "num_workers": 4}
+    ),
     "transform in plain Python": Setup("gil", transform("PlainPython", 400_000), least_gain=0.0),
     "slow consumer": Setup("consumer", nothing, step_s=0.2, by_hand={"step_s": 0.1}),
     "small queue": Setup("queue", transform("Sleep", 0.04), {"global_batch_size": 1, "num_workers": 4, "prefetch": 1}),

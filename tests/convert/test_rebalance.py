@@ -167,6 +167,10 @@ def test_costs_beside_the_dataset_are_taken(mixed: Path, tmp_path: Path) -> None
     report = rebalance(copy, tmp_path / "out", dry_run=True, **COMMON)
     assert report.predicted["costs_digest"] == table_of(copy).digest
     assert "costs are those of" in report.notes[0]
+    foreign = table_of(copy)
+    foreign.info["machine"] = {"processor": "Abacus 1"}
+    report = rebalance(copy, tmp_path / "out", dry_run=True, costs=foreign, **COMMON)
+    assert ["costs were measured on 'Abacus 1', this is " in remark for remark in report.notes] == [True]
     old = tl.CostTable({"cam_large": [1] * 12}, dataset_digest="0" * 64)
     old.save(copy / "costs.json")
     report = rebalance(copy, tmp_path / "out", dry_run=True, **COMMON)
@@ -187,6 +191,16 @@ def test_a_finished_folder_is_taken_as_it_is(mixed: Path, even: Path) -> None:
     assert files(even) == before and "nothing was written" in report.notes[0]
     with pytest.raises(ConfigError, match="already holds a dataset"):
         rebalance(mixed, even, measure=False, **{**COMMON, "num_shards": 3})
+
+
+def test_a_table_of_other_data_is_refused_where_all_is_done_already(mixed: Path, tmp_path: Path) -> None:
+    """What was passed is wrong, whether it is needed or not."""
+    common: dict[str, Any] = {"num_shards": 2, "measure": False}
+    rebalance(mixed, tmp_path / "out", costs=table_of(mixed), **common)
+    other = tl.CostTable({"cam_large": [1] * 12}, dataset_digest="0" * 64)
+    with pytest.raises(ConfigError, match="belongs to other data"):
+        rebalance(mixed, tmp_path / "out", costs=other, **common)
+    assert rebalance(mixed, tmp_path / "out", costs=table_of(mixed), **common).was_there
 
 
 @pytest.mark.parametrize("where", ["", "inside", ".."])

@@ -26,7 +26,7 @@ BUILT_IN = {
 """Name → module of the provided transforms."""
 
 
-def transforms_from_json(values: Any, dataset: Dataset) -> list[Transform]:
+def transforms_from_json(values: Any, dataset: Any) -> list[Transform]:
     """Return the transforms that a list of {"name": ..., arguments} describes, as `contract.config_of` writes it.
 
     A user's transform is named 'module:name' and imported. A Normalizer, {"name": "Normalizer", "methods": {...}}, is
@@ -43,12 +43,17 @@ def transforms_from_json(values: Any, dataset: Dataset) -> list[Transform]:
     return [_transform(i, value, dataset) for i, value in enumerate(values)]
 
 
-def _transform(i: int, value: Any, dataset: Dataset) -> Transform:
+def _transform(i: int, value: Any, dataset: Any) -> Transform:
     value = {"name": value} if isinstance(value, str) else value
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise ConfigError(f'transforms[{i}]={value!r} is unusable: expected an object with "name" and arguments.')
     arguments = dict(value)
     name = arguments.pop("name")
+    if name == "Normalizer" and not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"transforms[{i}] is a Normalizer, which is made of the statistics of one dataset: give each source of a mixture its own, "
+            "with tl.Source(transforms=[...])."
+        )
     if name == "Normalizer":
         return _normalizer(i, arguments, dataset)
     target = _import(i, name)

@@ -2,6 +2,7 @@
 
 observe.py    one run, observed: waits, threads, what the machine gave
 loads.py      how busy each kind of thread was
+collector.py  what the garbage collector stopped
 verdict.py    what limits, in one sentence
 knobs.py      what to change, and what to expect of it
 headspace.py  the same loader with work left out, to test the verdict

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trajload.bench.report import FORMAT
 from trajload.errors import ConfigError
 from trajload.types import PathLikeStr
 
@@ -62,6 +63,14 @@ def load_report(path: PathLikeStr) -> dict[str, Any]:
         raise ConfigError(f"file {str(path)!r} is no report of 'trajload bench --json': {err}.") from err
     if not isinstance(value, dict) or not str(value.get("format", "")).startswith("trajload-bench/"):
         raise ConfigError(f"file {str(path)!r} is no report: expected what 'trajload bench --json' printed.")
+    if value["format"] != FORMAT:
+        raise ConfigError(
+            f"file {str(path)!r} is a report of format {value['format']!r}, of another version of trajload: expected {FORMAT!r}. "
+            "Measure both with one version."
+        )
+    for name in ("windows_per_s", "windows_per_s_min", "windows_per_s_max", "wait_share"):
+        if isinstance(value.get(name), bool) or not isinstance(value.get(name), (int, float)):
+            raise ConfigError(f"file {str(path)!r} is damaged: {name!r} is {value.get(name)!r}, expected a number.")
     return value
 
 
@@ -71,18 +80,42 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Line]:
     Speeds count as changed where the ranges of their slices do not overlap, other figures beyond 10 %.
     """
     lines = [Line(name, a.get(name), b.get(name), None, "differs") for name in _SETTINGS if a.get(name) != b.get(name)]
+    lines += _machines(a, b)
     for name, label, sign in _FIGURES:
         one, two = a.get(name), b.get(name)
         if one is None or two is None:
             continue
         ratio = two / one if one else None
         lines.append(Line(label, one, two, ratio, _word(name, a, b, one, two, sign)))
+    lines += _shares(a, b)
     lines.append(_settled("bottleneck", a, b))
     for stage in a.get("stages", {}):
         one, two = (value.get("stages", {}).get(stage, {}).get("median_ms") for value in (a, b))
         if one and two:
             lines.append(Line(f"{stage}, median ms", one, two, two / one, _by_ratio(two / one, -1)))
     return lines
+
+
+def _machines(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Line]:
+    """Return what differs of the machines, which makes figures of two loaders figures of two machines."""
+    one, two = ({**value.get("machine", {})} for value in (a, b))
+    for told in (one, two):
+        told.update({f"version of {name}": number for name, number in told.pop("versions", {}).items()})
+    names = dict.fromkeys([*one, *two])
+    return [
+        Line(name, one.get(name), two.get(name), None, "differs") for name in names if one.get(name) != two.get(name)
+    ]
+
+
+def _shares(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Line]:
+    """Return the shares of sources that differ."""
+    one, two = ({told["name"]: told["share"] for told in value.get("sources", [])} for value in (a, b))
+    names = dict.fromkeys([*one, *two])
+    return [
+        Line(f"share of {name}", one.get(name), two.get(name), None, "differs")
+        for name in names
+        if one.get(name) != two.get(name)
+    ]
 
 
 def _settled(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Line:

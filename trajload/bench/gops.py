@@ -13,6 +13,7 @@ from trajload.refs import VideoTrack
 __all__ = ["TouchedBytes", "touched_bytes"]
 
 _MAX_WINDOWS = 64
+_MIXED_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +36,25 @@ def touched_bytes(loader: Loader, train_step: int = 0) -> TouchedBytes | None:
     Reads packet tables only, no pictures.
 
     Args:
-        loader: Of one dataset.
+        loader: Whatever it reads.
         train_step: Of the first batch that is looked at.
     """
-    source: SourceRows = loader._engine.builder.sources[0]
-    sampler = source.sampler
-    refs = sampler.refs(train_step)
+    sources, sampler = loader._engine.builder.sources, loader._engine.sampler
+    # A batch of a mixture may lack a source, and has the rows of each together.
+    num_steps = 1 if len(sources) == 1 else _MIXED_STEPS
+    windows: list[tuple[int, int, int]] = []
+    for step in range(train_step, train_step + num_steps):
+        refs = sampler.refs(step)
+        windows += zip(refs.source_B.tolist(), refs.episode_B.tolist(), refs.start_B.tolist(), strict=True)
+    if num_steps > 1:
+        windows = windows[:: -(-len(windows) // _MAX_WINDOWS)]
+    windows = windows[:_MAX_WINDOWS]
     found = []
-    for episode, start in zip(
-        refs.episode_B[:_MAX_WINDOWS].tolist(), refs.start_B[:_MAX_WINDOWS].tolist(), strict=True
-    ):
-        found += _of_window(source, episode, start)
+    for source, episode, start in windows:
+        found += _of_window(sources[source], episode, start)
     if not found:
         return None
-    num_windows = min(_MAX_WINDOWS, len(refs))
+    num_windows = len(windows)
     size, gops, frames, delivered = np.array(found, dtype=np.float64).sum(axis=0).tolist()
     return TouchedBytes(size / num_windows, gops / num_windows, frames / delivered, frames / gops)
 

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trajload.bench.svg import bars, lanes_plot, waits_plot
+from trajload.bench.collector import collector_words
+from trajload.bench.svg import TIMELINE_S, bars, lanes_plot, waits_plot
 from trajload.bench.trace import Lane
 from trajload.storage.atomic import write_atomic
 from trajload.types import PathLikeStr
@@ -50,12 +51,13 @@ def report_html(report: Mapping[str, Any], lanes: Sequence[Lane] = ()) -> str:
         f"<h1>{name}</h1>",
         f'<p class="note">windows of {report["num_steps"]} steps, {report["global_batch_size"]} per batch, order '
         f"{html.escape(report['order'])}, {report['num_workers']} decoder threads ({html.escape(report['workers'])}), "
-        f"{report['num_readers']} reader, prefetch {report['prefetch']}, consumer {report['consumer_ms']:g} ms</p>",
+        f"{report['num_readers']} reader{'' if report['num_readers'] == 1 else 's'}, prefetch {report['prefetch']}, consumer {report['consumer_ms']:g} ms</p>",
         f'<div class="verdict" id="verdict">{html.escape(report["advice"])}{_more_words(report)}</div>',
         _figures(report),
+        _source_table(report),
         _waterfall(report),
         _waits(report),
-        _timeline(lanes),
+        _timeline(lanes, report["seconds"]),
         _stage_table(report),
         _thread_table(report),
         _machine(report),
@@ -138,19 +140,26 @@ def _waterfall(report: Mapping[str, Any]) -> str:
 def _waits(report: Mapping[str, Any]) -> str:
     series = report["series"]
     text = f"Median {report['wait_median_ms']:.1f} ms, longest {report['longest_wait_ms']:.1f} ms."
+    collector = report["collector"]
+    if collector["collections"]:
+        text += f" Python's garbage collector: {collector_words(collector)}."
     return f'<h2>Waits: how long the consumer was blocked, batch by batch</h2><p class="note">{text}</p>' + waits_plot(
         series["asked_s"], series["wait_ms"]
     )
 
 
-def _timeline(lanes: Sequence[Lane]) -> str:
+def _timeline(lanes: Sequence[Lane], seconds: float) -> str:
     if not lanes:
         return ""
     keys = "".join(
         f'<span class="key"><svg viewBox="0 0 10 10"><rect class="{stage}" width="10" height="10"/></svg> {stage}</span>'
         for stage in _STAGES
     )
-    return f"<h2>Timeline: what each thread did</h2><p>{keys}</p>" + lanes_plot(lanes[:_MAX_LANES])
+    more = "" if len(lanes) <= _MAX_LANES else f" {len(lanes) - _MAX_LANES} more threads are not drawn."
+    part = f"The first {TIMELINE_S:g} s of the measurement" if seconds > TIMELINE_S else "The whole measurement"
+    text = f"{part}; --trace writes every piece of work.{more}"
+    head = f'<h2>Timeline: what each thread did</h2><p class="note">{text}</p><p>{keys}</p>'
+    return head + lanes_plot(lanes[:_MAX_LANES])
 
 
 def _stage_table(report: Mapping[str, Any]) -> str:
@@ -166,11 +175,27 @@ def _stage_table(report: Mapping[str, Any]) -> str:
     )
 
 
+def _source_table(report: Mapping[str, Any]) -> str:
+    if not report["sources"]:
+        return ""
+    rows = "".join(
+        f"<tr><td>{html.escape(told['name'])}</td><td>{told['share']:.0%}</td><td>{_share(told['decode_share'])}</td>"
+        f"<td>{'-' if told['decode_ms'] is None else format(told['decode_ms'], '.3f')}</td></tr>"
+        for told in report["sources"]
+    )
+    return (
+        '<h2>Sources</h2><table id="sources"><thead><tr><th>source</th><th>share of rows</th><th>share of decoding</th>'
+        f"<th>CPU time of a step, ms</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
 def _thread_table(report: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><td>{'' if told['worker'] is None else 'worker {} '.format(told['worker'])}{html.escape(told['name'])}</td>"
+        f"<tr><td>{'' if told['worker'] is None else 'worker {} '.format(told['worker'])}{html.escape(_thread_name(told))}</td>"
         f"<td>{told['use']:.0%}</td><td>{_share(told['cpu'])}</td><td>{_share(told['queued'])}</td></tr>"
-        for told in report["threads"]
+        for told in sorted(
+            report["threads"], key=lambda told: (-1 if told["worker"] is None else told["worker"], told["name"])
+        )
     )
     return (
         "<h2>Threads</h2><table><thead><tr><th>thread</th><th>at work</th><th>on a CPU</th><th>waiting for a CPU</th></tr></thead>"
@@ -178,8 +203,12 @@ def _thread_table(report: Mapping[str, Any]) -> str:
     )
 
 
+def _thread_name(told: Mapping[str, Any]) -> str:
+    return "consumer" if told["role"] == "consumer" and told["worker"] is None else str(told["name"])
+
+
 def _machine(report: Mapping[str, Any]) -> str:
-    shown = {key: report[key] for key in ("machine", "cpus", "gil_held_share", "verdict")}
+    shown = {key: report[key] for key in ("machine", "cpus", "gil_held_share", "collector", "verdict")}
     return f"<h2>Machine</h2><details><summary>details</summary><pre>{html.escape(json.dumps(shown, indent=2, default=str))}</pre></details>"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from trajload.bench.loads import Load
 from trajload.bench.machine import num_cpus
+from trajload.bench.sources import sources_of
 from trajload.loader import Loader
-from trajload.sources.base import Dataset
 
 __all__ = ["Facts", "Knob", "facts_of", "knobs_for"]
 
@@ -55,6 +55,12 @@ class Facts:
     """Frames that went through the decoder for each frame delivered."""
 
     @property
+    def num_processes(self) -> int:
+        """Worker processes; 0 for threads."""
+        kind, _, number = self.workers.partition(":")
+        return int(number) if kind == "processes" else 0
+
+    @property
     def shared(self) -> float:
         """How many times fewer frames would be decoded if each were decoded once for a block of windows; 1 for no gain."""
         if not self.has_pictures or not self.order.startswith(("shuffled", "sequential")):
@@ -69,23 +75,24 @@ def facts_of(loader: Loader, stats: Mapping[str, Any]) -> Facts:
     """Return the facts of a loader that was observed.
 
     Args:
-        loader: Of one dataset, not of a mixture.
+        loader: Whatever it reads; of a mixture the source with most rows counts.
         stats: `Loader.stats` after the observation.
     """
-    assert isinstance(loader.dataset, Dataset) and loader.window is not None
+    source, sampler, _ = max(sources_of(loader), key=lambda part: part[2])
+    window = source.window
     device = loader.arguments["device"]
     return Facts(
         num_workers=stats["num_workers"],
         num_readers=stats["num_readers"],
         workers=stats["workers"],
         prefetch=stats["prefetch"],
-        order=loader.order,
+        order=sampler.order,
         num_rows=loader.rank_batch_size,
         num_cpus=num_cpus(),
         device=None if device is None else str(device),
-        num_steps=loader.window.num_steps,
-        stride=loader.window.stride,
-        span=loader.window.span,
+        num_steps=window.num_steps,
+        stride=window.stride,
+        span=window.span,
         has_pictures=any(choice.spec.is_picture for choice in loader.streams),
         decoded_per_delivered=stats["frames_decoded"] / stats["frames"] if stats["frames"] else None,
     )
@@ -164,10 +171,7 @@ def knobs_for(
         text = 'use workers="threads", which share one queue, or find out what slows that process'
         return (Knob(text, {"workers": "threads"}, gain(2.0)),)
     if limit == "gil":
-        number = max(2, min(facts.num_rows, max(int(facts.num_cpus), facts.num_workers)))
-        workers = {"workers": f"processes:{number}", "num_workers": max(number, facts.num_workers)}
-        text = f'use workers="processes:{number}", each with an interpreter of its own'
-        return (Knob(text, workers, gain(float(number))),)
+        return _more_interpreters(load, facts, cpus, gain)
     return ()
 
 
@@ -185,6 +189,28 @@ def _more_workers(load: Load | None, facts: Facts, cpus: tuple[float, float] | N
     factor = min(float(_MORE), facts.num_cpus / max(sum(cpus), 0.1))
     number = math.ceil(now * factor)
     return (number, number / now) if number > now else None
+
+
+def _more_interpreters(
+    load: Load | None, facts: Facts, cpus: tuple[float, float] | None, gain: Any
+) -> tuple[Knob, ...]:
+    """Return what helps where threads wait for their interpreter: more of them, or less Python."""
+    now = facts.num_processes
+    number = max(2, int(facts.num_cpus), facts.num_workers) if now == 0 else facts.num_workers
+    if now and number <= now:
+        # Each thread has an interpreter of its own already: more help only as far as there are CPUs for them.
+        more = _more_workers(load, facts, cpus)
+        number = now if more is None else more[0]
+    number = max(2, min(facts.num_rows, number))
+    knobs = []
+    if number > now:
+        change = {"workers": f"processes:{number}", "num_workers": max(number, facts.num_workers)}
+        text = f'use workers="processes:{number}", each with an interpreter of its own'
+        knobs.append(Knob(text, change, gain(number / max(now, 1))))
+    if load is not None and load.stage == "augment":
+        text = "write transforms in NumPy or torch, which let go of the interpreter, instead of plain Python"
+        knobs.append(Knob(text, {}, gain(2.0)))
+    return tuple(knobs)
 
 
 def _decode_once(facts: Facts) -> float | None:

@@ -1,7 +1,5 @@
 """How fast a loader delivers, what its consumer waits for, and which stage holds it up."""
 
-# Shapes: B windows, E episodes
-
 from __future__ import annotations
 
 import statistics
@@ -10,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.bench.collector import collector_use
 from trajload.bench.gops import touched_bytes
 from trajload.bench.headspace import Headspace, fresh_loader, headspace
 from trajload.bench.knobs import facts_of
@@ -17,17 +16,13 @@ from trajload.bench.loads import cpu_use
 from trajload.bench.machine import describe_machine
 from trajload.bench.observe import Live, Observation, observe
 from trajload.bench.report import BenchReport
+from trajload.bench.sources import order_score, order_words, source_figures, sources_of, uniform_distinct
 from trajload.bench.verdict import Verdict, judge
-from trajload.errors import ConfigError
 from trajload.loader import Loader
-from trajload.sampling.quality import measure_quality
-from trajload.sources.base import Dataset
-from trajload.spec import Window
 
 __all__ = ["Measured", "measure", "measure_with_details", "try_change"]
 
 _MAX_SERIES = 2000
-_QUALITY_BATCHES = 32
 _OWN_SHARE = 0.2
 _MIN_BATCHES = 20
 
@@ -61,7 +56,7 @@ def measure(
         try_s: Length of a run with the advice applied; 0 for none.
 
     Raises:
-        ConfigError: The run is over before the time is, or the loader is that of a mixture.
+        ConfigError: The run is over before the time is.
     """
     return measure_with_details(
         loader,
@@ -92,7 +87,6 @@ def measure_with_details(
         num_batches: Stop after so many batches, whatever the time.
         loader, seconds, warmup_batches, step_s, progress, headspace_s, try_s, trace: As there.
     """
-    _, window = _parts(loader)
     seen = observe(
         loader,
         seconds=seconds,
@@ -108,7 +102,7 @@ def measure_with_details(
     if headspace_s:
         free = headspace(loader, verdict, rate, seconds=headspace_s, step_s=step_s)
     tried = try_change(loader, verdict.change, rate, seconds=try_s, step_s=step_s) if try_s and verdict.change else None
-    return Measured(_report(loader, window, seen, verdict, free, tried), seen, verdict)
+    return Measured(_report(loader, seen, verdict, free, tried), seen, verdict)
 
 
 def try_change(
@@ -122,7 +116,6 @@ def try_change(
 
 def _report(
     loader: Loader,
-    window: Window,
     seen: Observation,
     verdict: Verdict,
     free: Headspace | None,
@@ -131,12 +124,15 @@ def _report(
     stats, elapsed = seen.stats, seen.elapsed_s
     waits_ms = np.array(seen.waits_s) * 1e3
     touched = touched_bytes(loader)
-    uniform = _uniform_distinct(loader)
+    window = sources_of(loader)[0][0].window
     cpus = cpu_use(seen.threads, elapsed)
+    uses = [seen.gil, *seen.worker_gil.values()]
+    collector = collector_use(seen.pauses, [seen.began + asked for asked in seen.asked_s], seen.waits_s)
     rate = statistics.median(seen.rates)
     return BenchReport(
         dataset=loader.dataset.name,
-        order=loader.order,
+        order=order_words(loader),
+        sources=source_figures(loader),
         num_workers=stats["num_workers"],
         num_readers=stats["num_readers"],
         workers=stats["workers"],
@@ -149,7 +145,7 @@ def _report(
         windows_per_s=rate,
         windows_per_s_min=min(seen.rates),
         windows_per_s_max=max(seen.rates),
-        frames_per_s=rate * window.num_steps * sum(choice.spec.is_picture for choice in loader.streams),
+        frames_per_s=rate * window.num_steps * _cameras(loader),
         consumer_ms=seen.step_s * 1e3,
         wait_share=seen.wait_share,
         wait_median_ms=float(np.median(waits_ms)),
@@ -164,8 +160,8 @@ def _report(
         gop_frames=None if touched is None else touched.gop_frames,
         decoded_per_delivered=stats["frames_decoded"] / stats["frames"] if stats["frames"] else None,
         distinct_episodes_per_batch=statistics.fmean(seen.episodes_per_batch),
-        distinct_episodes_uniform=uniform,
-        order_score=_order_score(loader),
+        distinct_episodes_uniform=uniform_distinct(loader),
+        order_score=order_score(loader),
         rss_mb=seen.rss_mb,
         peak_rss_mb=seen.peak_rss_mb,
         cpus={
@@ -173,16 +169,22 @@ def _report(
             "busy": None if cpus is None else cpus[0],
             "waited_for": None if cpus is None else cpus[1],
         },
-        gil_held_share=None if seen.gil is None else seen.gil.held_share,
+        gil_held_share=max((share for use in uses if (share := use.held_share) is not None), default=None),
+        collector=collector.to_json(),
         bottleneck=verdict.limit,
         advice=verdict.sentence,
         verdict=verdict.to_json(),
-        notes=_notes(seen, cpus),
+        notes=[*_notes(seen, cpus), *([] if collector.advice is None else [collector.advice])],
         headspace=None if free is None else {name: getattr(free, name) for name in free.__slots__},
         tried=tried,
         series={"asked_s": _thin(seen.asked_s), "wait_ms": _thin(waits_ms.tolist())},
         machine=describe_machine(),
     )
+
+
+def _cameras(loader: Loader) -> float:
+    """Return how many picture streams a row has, on average over the sources."""
+    return sum(share * sum(c.spec.is_picture for c in source.choices) for source, _, share in sources_of(loader))
 
 
 def _notes(seen: Observation, cpus: tuple[float, float] | None) -> list[str]:
@@ -227,30 +229,3 @@ def _threads(seen: Observation) -> list[dict[str, Any]]:
 def _thin(values: Sequence[float]) -> list[float]:
     every = -(-len(values) // _MAX_SERIES)
     return [round(value, 6) for value in values[:: max(every, 1)]]
-
-
-def _order_score(loader: Loader) -> float:
-    """Return how well the order mixes, 1 for like a uniform shuffle."""
-    sampler: Any = loader._engine.sampler
-    quality = measure_quality(sampler, num_batches=_QUALITY_BATCHES, num_ranks=())
-    got, uniform = quality.got, quality.uniform
-    ratios = (got.distinct_episodes / uniform.distinct_episodes, got.distinct_blocks / uniform.distinct_blocks)
-    return float(min(1.0, *ratios))
-
-
-def _parts(loader: Loader) -> tuple[Dataset, Window]:
-    if not isinstance(loader.dataset, Dataset) or loader.window is None:
-        raise ConfigError("a loader of a mixture cannot be measured as one: measure each of its sources.")
-    return loader.dataset, loader.window
-
-
-def _uniform_distinct(loader: Loader) -> float:
-    """Return the expected number of distinct episodes among B windows drawn uniformly from an epoch."""
-    dataset, window = _parts(loader)
-    steps_E = np.asarray(dataset.num_steps_E)
-    if window.pad == "none":
-        num_E = np.maximum((steps_E - window.span) // window.stride + 1, 0)
-    else:
-        num_E = (steps_E + window.stride - 1) // window.stride
-    share_E = num_E / num_E.sum()
-    return float((1 - (1 - share_E) ** loader.rank_batch_size).sum())

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trajload.bench.machine import CpuTime, GilProbe, GilUse, cpu_times, memory_mb, num_cpus
+from trajload.bench.collector import CollectorWatch, Pause
+from trajload.bench.machine import CpuTime, cpu_times, memory_mb, num_cpus
 from trajload.errors import ConfigError
 from trajload.loader import Loader
+from trajload.pipeline.interpreter import GilProbe, GilUse
 from trajload.pipeline.stats_meter import Meter
 
 __all__ = ["Live", "Observation", "ThreadUse", "observe"]
@@ -70,7 +72,12 @@ class Observation:
     episodes_per_batch: list[int]
     stats: dict[str, Any]
     threads: list[ThreadUse]
-    gil: GilUse | None
+    gil: GilUse
+    """Of the loader's own process."""
+    worker_gil: dict[int, GilUse] = field(default_factory=dict)
+    """Of worker processes, by number."""
+    pauses: list[Pause] = field(default_factory=list)
+    """Collections of Python's oldest generation of objects, in the loader's own process."""
     num_cpus: float
     rss_mb: float
     peak_rss_mb: float
@@ -115,6 +122,8 @@ def observe(
     stats = loader.stats_recorder
     if trace:
         stats.start_trace()
+    workers = loader._engine.workers
+    workers.is_probing = True
     batches: Any = iter(loader)  # a generator: closing it stops the threads
     try:
         begin = time.perf_counter()
@@ -126,8 +135,9 @@ def observe(
             stats.stop_trace()  # warming up is not part of it
             stats.start_trace()
         loader.reset_stats()
-        with GilProbe() as probe:
+        with GilProbe() as probe, CollectorWatch() as collector:
             cpu_before = _all_threads(loader.stats()["worker_pids"])
+            gil_before = workers.gil_uses()
             asked: list[float] = []
             waits: list[float] = []
             rates: list[float] = []
@@ -143,7 +153,7 @@ def observe(
                     batch = _take(batches)
                     waits.append(time.perf_counter() - start - asked[-1])
                     windows += len(batch["window_id"])
-                    episodes.append(len(set(batch["episode_index"].tolist())))
+                    episodes.append(len(set(zip(batch["source"], batch["episode_index"].tolist(), strict=True))))
                     del batch
                     if step_s:
                         time.sleep(step_s)
@@ -158,9 +168,10 @@ def observe(
             elapsed = time.perf_counter() - start
             figures = loader.stats()
             cpu_after = _all_threads(figures["worker_pids"])
-            gil = probe.use()
+            gil, worker_gil = probe.take(), workers.gil_uses()
     finally:
         batches.close()
+        workers.is_probing = False
         spans = stats.stop_trace() if trace else []
     rss, peak = memory_mb(figures["worker_pids"])
     return Observation(
@@ -175,6 +186,8 @@ def observe(
         stats=figures,
         threads=_threads(figures, cpu_before, cpu_after),
         gil=gil,
+        worker_gil={number: use - gil_before.get(number, GilUse()) for number, use in worker_gil.items()},
+        pauses=collector.pauses,
         num_cpus=num_cpus(),
         rss_mb=rss,
         peak_rss_mb=peak,

@@ -16,7 +16,11 @@ class BenchReport:
 
     format: str = FORMAT
     dataset: str
+    """Its name; of a mixture those of the sources, joined."""
     order: str
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """Of a mixture, each source: `name`, `share` of the rows, `decode_share` of the decoding (CPU time), and `decode_ms` of it for a
+    step of a window; empty for one dataset."""
     num_workers: int
     num_readers: int
     workers: str
@@ -68,13 +72,17 @@ class BenchReport:
     cpus: dict[str, float | None]
     """CPUs there are, CPUs kept busy, and CPUs waited for."""
     gil_held_share: float | None
+    """How often another thread held the interpreter when one asked for it; the most of all processes."""
+    collector: dict[str, Any]
+    """Python's garbage collector, in the loader's own process: `collections` of the oldest generation, `total_ms`, `longest_ms`,
+    `in_longest_wait_ms`, and `is_longest_wait`."""
     bottleneck: str
     """The verdict in a word: see `trajload.bench.verdict.LIMITS`."""
     advice: str
     """The verdict in a sentence."""
     verdict: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """What makes the figures doubtful."""
+    """What makes the figures doubtful, and what explains the longest wait."""
     headspace: dict[str, Any] | None = None
     tried: dict[str, Any] | None = None
     """What the advice brought, where it was tried: `change`, `windows_per_s`, `gain`."""

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from trajload.bench.trace import Lane, thin
 from trajload.pipeline.stats_meter import STAGES
 
-__all__ = ["bars", "lanes_plot", "waits_plot"]
+__all__ = ["TIMELINE_S", "bars", "lanes_plot", "waits_plot"]
 
 _WIDTH, _LEFT, _RIGHT = 1000.0, 150.0, 230.0
 _ROW = 24.0
 _MAX_SPANS = 6000
-_TIMELINE_S = 2.0
+TIMELINE_S = 2.0
 
 
 def bars(rows: Sequence[tuple[str, float, str, str]], name: str) -> str:
@@ -46,7 +46,7 @@ def waits_plot(asked_s: Sequence[float], wait_ms: Sequence[float]) -> str:
     return f'<svg id="waits" viewBox="0 0 {_WIDTH:.0f} {height + 24:.0f}" role="img">{"".join(parts)}</svg>'
 
 
-def lanes_plot(lanes: Sequence[Lane], seconds: float = _TIMELINE_S) -> str:
+def lanes_plot(lanes: Sequence[Lane], seconds: float = TIMELINE_S) -> str:
     """Return a row for each thread, with its spans of the first `seconds`."""
     begins = [float(lane.spans_N4[0, 1]) for lane in lanes if len(lane.spans_N4)]
     start = min(begins, default=0.0)

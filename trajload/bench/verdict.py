@@ -144,9 +144,11 @@ def _limit(seen: Observation, facts: Facts, loads: list[Load]) -> tuple[str, Loa
 
 def _is_held_up_by_interpreter(seen: Observation, load: Load) -> bool:
     """Return whether threads wait for each other's Python, rather than for data or a CPU."""
-    if load.worker is not None or seen.gil is None or seen.gil.held_share < _GIL_HELD:
+    gil = seen.gil if load.worker is None else seen.worker_gil.get(load.worker)
+    held_share = None if gil is None else gil.held_share
+    if held_share is None or held_share < _GIL_HELD:
         return False
-    if seen.gil.held_share >= _GIL_TAKEN or load.blocked_share is None:
+    if held_share >= _GIL_TAKEN or load.blocked_share is None:
         return True
     return load.num_threads > 1 and load.blocked_share >= _GIL_BLOCKED
 
@@ -165,7 +167,9 @@ def _sentence(limit: str, seen: Observation, load: Load | None, knobs: tuple[Kno
     busy = ""
     if load is not None:
         role = "consumer's" if load.role == "consumer" else load.role
-        threads = f"{role} thread is" if load.num_threads == 1 else f"{load.num_threads} {role} threads are"
+        whose = "" if load.worker is None else " of a worker process"
+        one, verb = ("thread", "is") if load.num_threads == 1 else ("threads", "are")
+        threads = f"{'' if verb == 'is' else f'{load.num_threads} '}{role} {one}{whose} {verb}"
         busy = f" ({waits}, and the {threads} busy for {min(load.use, 1.0):.0%} of it)"
     if not knobs:
         return f"{what}{busy}."

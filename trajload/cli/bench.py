@@ -23,15 +23,26 @@ from trajload.cli.loading import (
     parse_transforms,
     read_json,
 )
-from trajload.cli.output import JsonFlag, note, print_json, progress_bar
+from trajload.cli.mixture import mixture_code, open_all
+from trajload.cli.output import JsonFlag, check_file_can_be_written, note, print_json, progress_bar
+from trajload.cli.output import size as show_size
 from trajload.errors import ConfigError
 
 __all__ = ["bench"]
 
 
 def bench(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="A native dataset or a LeRobot folder.", show_default=False)
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DATASET...", help="A native dataset or a LeRobot folder; several are mixed.", show_default=False
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Shares of several datasets in a batch, for instance 2,1; even by default.", show_default=False
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Time measured after the warm-up.", min=0.1)] = 10.0,
     batches: Annotated[int | None, typer.Option(help="Stop after so many batches.", min=1)] = None,
@@ -90,20 +101,25 @@ def bench(
 
     Example: trajload bench my-dataset --sweep workers,prefetch
 
+    Example: trajload bench sim-data robot-data --weights 2,1 --size 128x128
+
     Example: trajload bench --compare before.json after.json
 
     Exit codes: 0 measured, 2 wrong usage or a window that cannot be read.
     """
     if compare is not None:
-        _compare(dataset, compare, json)
+        _compare(datasets, compare, json)
         return
-    if dataset is None:
+    if not datasets:
         raise ConfigError("bench needs a DATASET, or --compare with two files.")
+    axes = None if sweep is None else _axes(sweep)
+    for path, option in ((trace, "--trace"), (html, "--html")):
+        check_file_can_be_written(path, option)  # before minutes are spent
     from trajload.bench.measure import measure_with_details
     from trajload.bench.trace import lanes_of, write_trace
-    from trajload.sources.open import open as open_dataset
+    from trajload.sampling.mixture_sources import Mixture
 
-    opened = open_dataset(dataset, missing="skip" if skip_missing else "error")
+    opened = open_all(datasets, weights, skip_missing=skip_missing)
     if config is not None:
         arguments = arguments_from_config(read_json(config), f"configuration {config!r}")
         arguments.pop("num_epochs", None)
@@ -120,8 +136,9 @@ def bench(
     more |= {"decode": decode, "device": device, "rank": 0, "world_size": 1}
     step_s = consumer_ms / 1000
     with loader_of(opened, arguments, **more) as loader:
-        if sweep is not None:
-            _sweep(loader, dataset, sweep, seconds, step_s, json)
+        if axes is not None:
+            code = mixture_code(datasets, opened) if isinstance(opened, Mixture) else repr(datasets[0])
+            _sweep(loader, code, axes, seconds, step_s, json)
             return
         extra_s = max(0.5, seconds / 5)
         with live_numbers() as progress:
@@ -139,7 +156,7 @@ def bench(
     lanes = lanes_of(measured.seen.spans)
     if trace is not None:
         num_bytes = write_trace(trace, lanes)
-        note(f"{trace}: {num_bytes / 1e6:.1f} MB; open it in ui.perfetto.dev")
+        note(f"{trace}: {show_size(num_bytes)}; open it in ui.perfetto.dev")
     if html is not None:
         from trajload.bench.html import write_html
 
@@ -151,13 +168,15 @@ def bench(
         print_report(report)
 
 
-def _compare(dataset: str | None, paths: tuple[str, str], json: bool) -> None:
+def _compare(datasets: list[str] | None, paths: tuple[str, str], json: bool) -> None:
     from dataclasses import asdict
 
     from trajload.bench.compare import compare, load_report
 
-    if dataset is not None:
-        raise ConfigError(f"--compare reads two files and measures nothing: leave out {dataset!r}.")
+    if datasets:
+        raise ConfigError(
+            f"--compare reads two files and measures nothing: leave out {', '.join(map(repr, datasets))}."
+        )
     lines = compare(*(load_report(path) for path in paths))
     if json:
         print_json({"a": paths[0], "b": paths[1], "lines": [asdict(line) for line in lines]})
@@ -165,10 +184,18 @@ def _compare(dataset: str | None, paths: tuple[str, str], json: bool) -> None:
         print_comparison(paths, lines)
 
 
-def _sweep(loader: Any, path: str, axes: str, seconds: float, step_s: float, json: bool) -> None:
+def _axes(text: str) -> list[str]:
+    from trajload.bench.sweep import AXES
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(AXES):
+        raise ConfigError(f"--sweep {text!r} is unusable: expected some of {', '.join(AXES)}, joined by commas.")
+    return list(dict.fromkeys(names))
+
+
+def _sweep(loader: Any, dataset: str, names: list[str], seconds: float, step_s: float, json: bool) -> None:
     from trajload.bench.sweep import as_code, shown_arguments, sweep
 
-    names = [name.strip() for name in axes.split(",") if name.strip()]
     with progress_bar("trying settings") as bar:
         found = sweep(
             loader,
@@ -177,7 +204,7 @@ def _sweep(loader: Any, path: str, axes: str, seconds: float, step_s: float, jso
             step_s=step_s,
             progress=None if bar is None else lambda done, total, _: bar(done, total),
         )
-    code = as_code(path, shown_arguments(loader), found.best)
+    code = as_code(dataset, shown_arguments(loader), found.best)
     if json:
         print_json({**found.to_json(), "code": code})
     else:

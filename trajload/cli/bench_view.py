@@ -47,6 +47,8 @@ def live_numbers() -> Iterator[Callable[[Live], None] | None]:
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Print a report for people."""
+    from trajload.bench.collector import collector_words
+
     say(
         f"{report['dataset']}: windows of {report['num_steps']} steps, {report['global_batch_size']} per batch, order "
         f"{report['order']}, {report['num_workers']} workers ({report['workers']}), prefetch {report['prefetch']}"
@@ -77,12 +79,22 @@ def print_report(report: Mapping[str, Any]) -> None:
         rows.append(
             ["CPUs", f"{cpus['there']:g} there, {cpus['busy']:.1f} kept busy, {cpus['waited_for']:.1f} waited for"]
         )
+    if report["gil_held_share"] is not None:
+        rows.append(["interpreter", f"held {report['gil_held_share']:.0%} of the times that a thread asked for it"])
+    if report["collector"]["collections"]:
+        rows.append(["garbage collector", collector_words(report["collector"])])
     rows += [
         ["distinct episodes per batch", mixing],
         ["order score", f"{report['order_score']:.2f} (1: like a uniform shuffle)"],
         ["memory", f"{report['rss_mb']:.0f} MB, peak {report['peak_rss_mb']:.0f} MB"],
     ]
     table(["measured", f"over {report['seconds']:.1f} s"], rows)
+    if report["sources"]:
+        shown = [
+            [told["name"], f"{told['share']:.0%}", _share(told["decode_share"]), _milliseconds(told["decode_ms"])]
+            for told in report["sources"]
+        ]
+        table(["source", "share of rows", "share of decoding", "CPU time of a step"], shown)
     stages = [
         [stage, told["count"], f"{told['median_ms']:.2f} ms", f"{told['p99_ms']:.2f} ms", f"{told['use']:.0%}"]
         for stage, told in report["stages"].items()
@@ -117,7 +129,8 @@ def print_sweep(found: Sweep, code: str) -> None:
         if trial.windows_per_s is None:
             rows.append([trial.axis, setting, "-", trial.why_not])
         else:
-            rows.append([trial.axis, setting, f"{trial.windows_per_s:.1f}", f"{trial.wait_share:.0%}"])
+            again = "" if trial.again is None else f", again {trial.again:.1f}"
+            rows.append([trial.axis, setting, f"{trial.windows_per_s:.1f}{again}", f"{trial.wait_share:.0%}"])
     table(["axis", "setting", "windows/s", "consumer waits"], rows)
     if not found.best:
         say(f"Nothing is faster than what was given ({found.before:.1f} windows/s).")
@@ -127,6 +140,14 @@ def print_sweep(found: Sweep, code: str) -> None:
         )
     say()
     say(code)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f} ms"
 
 
 def _short(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,7 @@ def demo(
         if json:
             print_json({"dataset": str(path), "num_episodes": number, "seed": seed})
         else:
-            say(f"wrote {path}: look at it with 'trajload inspect {path}'")
+            say(f"wrote {path}: look at it with 'trajload inspect {shlex.quote(str(path))}'")
         return
     from rich.console import Console
 

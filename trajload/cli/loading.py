@@ -81,13 +81,29 @@ def loader_arguments(
     size: str | None,
 ) -> dict[str, Any]:
     """Return the keyword arguments of `Loader` that the options describe."""
-    wanted = parse_size(size)
-    names = list(dataset.streams) if not streams else [dataset.spec(name).name for name in streams]
-    requests: dict[str, StreamRequest | None] = {
-        name: Image(size=wanted) if wanted and dataset.spec(name).is_picture else None for name in names
-    }
+    requests = stream_requests(dataset, streams, size)
     window = Window(num_steps=num_steps, stride=stride, dilation=dilation, pad=pad)  # type: ignore[arg-type]
     return {"window": window, "global_batch_size": batch_size, "seed": seed, "order": order, "streams": requests}
+
+
+def stream_requests(dataset: Any, streams: list[str] | None, size: str | None) -> dict[str, StreamRequest | None]:
+    """Return what is asked of the streams named, or of all: of one dataset, or by batch key of a mixture."""
+    wanted = parse_size(size)
+    specs: dict[str, Any] = {}
+    for one in getattr(dataset, "datasets", {"": dataset}).values():
+        specs = {**one.streams, **specs}
+    names = list(specs)
+    if streams and hasattr(dataset, "datasets"):
+        unknown = [name for name in streams if name not in specs]
+        if unknown:
+            raise ConfigError(
+                f"stream {unknown[0]!r} is unknown: the sources {', '.join(map(repr, dataset))} have "
+                f"{', '.join(map(repr, specs))}."
+            )
+        names = streams
+    elif streams:
+        names = [dataset.spec(name).name for name in streams]
+    return {name: Image(size=wanted) if wanted and specs[name].is_picture else None for name in names}
 
 
 def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:

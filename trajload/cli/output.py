@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from trajload.errors import ConfigError
+
 __all__ = [
     "EXIT_ERROR",
     "EXIT_FAULT",
     "DatasetPath",
     "JsonFlag",
+    "check_file_can_be_written",
     "note",
     "plural",
     "print_json",
@@ -32,6 +36,19 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on
 DatasetPath = Annotated[
     str, typer.Argument(metavar="DATASET", help="A native dataset or a LeRobot folder.", show_default=False)
 ]
+
+
+def check_file_can_be_written(path: str | None, option: str) -> None:
+    """Raise ConfigError if no file can stand at `path`: before the work whose result it is to hold."""
+    if path is None:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise ConfigError(f"{option} {path!r} is a folder: expected the name of a file to write.")
+    if not os.path.isdir(folder):
+        raise ConfigError(f"{option} {path!r} cannot be written: the folder {folder!r} does not exist.")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{option} {path!r} cannot be written: the folder {folder!r} refuses it.")
 
 
 def say(text: str = "") -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from trajload.cli.loading import Dilation, NumSteps, SizeOption, SkipMissing, Streams, parse_size
-from trajload.cli.output import DatasetPath, JsonFlag, plural, print_json, progress_bar, say, table
+from trajload.cli.output import (
+    DatasetPath,
+    JsonFlag,
+    check_file_can_be_written,
+    plural,
+    print_json,
+    progress_bar,
+    say,
+    table,
+)
 from trajload.errors import ConfigError
 
 __all__ = ["print_kinds", "print_shards", "profile"]
@@ -58,6 +68,7 @@ def profile(
             f"{opened.path!r} is a {opened.kind} dataset, beside which nothing is written: pass --out costs.json."
         )
     target = Path(opened.path, "costs.json") if out is None else Path(out)
+    check_file_can_be_written(str(target), "--out")
     wanted = parse_size(size)
     names = (
         [opened.spec(name).name for name in stream]
@@ -82,10 +93,10 @@ def profile(
             {**report, "costs": str(target), "costs_digest": found.table.digest, "machine": found.table.info["machine"]}
         )
     else:
-        _print(report, str(target))
+        _print(report, str(target), is_native=opened.kind == "native")
 
 
-def _print(report: Mapping[str, Any], target: str) -> None:
+def _print(report: Mapping[str, Any], target: str, *, is_native: bool) -> None:
     say(
         f"{report['dataset']}: windows of {report['window']['num_steps']} steps, measured in {report['num_measured']} of "
         f"{plural(report['num_episodes'], 'episode')}, video by {report['backend']}, {report['seconds']:.1f} s"
@@ -107,9 +118,11 @@ def _print(report: Mapping[str, Any], target: str) -> None:
     )
     say(f"wrote {target}")
     if spread["max_over_mean"] > 1.1 and spread["num_shards"] > 1:
-        say(
-            f"workers that take whole shards wait for the dearest: trajload rebalance {report['path']} OUT --shards {spread['num_shards']}"
-        )
+        path = shlex.quote(report["path"])
+        even = f"trajload rebalance {path} OUT --shards {spread['num_shards']}"
+        if not is_native:
+            even = f"trajload convert {path} NATIVE, then trajload rebalance NATIVE OUT --shards N"
+        say(f"workers that take whole shards wait for the dearest: {even}")
 
 
 def print_kinds(kinds: list[Mapping[str, Any]]) -> None:

@@ -69,12 +69,12 @@ def rebalance(
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    verb = "would write" if report["dry_run"] else "wrote"
+    verb = "would write" if report["dry_run"] else "found finished:" if report["was_there"] else "wrote"
     say(
         f"{verb} {report['out']}: {plural(report['num_episodes'], 'episode')} in {plural(report['num_shards'], 'shard')}"
         + (f", {size(report['num_bytes'])} in {report['seconds']:.1f} s" if not report["dry_run"] else "")
     )
-    if report["num_shards_kept"]:
+    if report["num_shards_kept"] and not report["was_there"]:
         say(f"{plural(report['num_shards_kept'], 'shard')} of an earlier run were whole and kept")
     _say_spread(f"predicted, by {report['by']}", report["predicted"])
     if report["measured"] is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from trajload.cli.loading import Dilation, NumSteps, SizeOption, SkipMissing, Streams, parse_size
-from trajload.cli.output import DatasetPath, JsonFlag, print_json, progress_bar, say, table
+from trajload.cli.output import DatasetPath, JsonFlag, check_file_can_be_written, print_json, progress_bar, say, table
 from trajload.errors import ConfigError
 
 __all__ = ["tune_encoding"]
@@ -59,6 +60,7 @@ def tune_encoding(
         distances = [int(text) for text in gops.split(",")]
     except ValueError:
         raise ConfigError(f"--gops {gops!r} is invalid: expected numbers of frames, for instance 4,8,16.") from None
+    check_file_can_be_written(out, "--out")
     opened = open_dataset(dataset, missing="skip" if skip_missing else "error")
     with progress_bar("encoding and decoding") as progress:
         report = tune(
@@ -121,4 +123,5 @@ def _print(report: Mapping[str, Any]) -> None:
                 f"recommended for {found['stream']}: {best['codec']}, GOP {best['gop']}, CRF {best['crf']}: {found['why']}"
             )
     if report["out"]:
-        say(f"wrote {report['out']}; apply it: trajload convert {report['path']} OUT --reencode {report['out']}")
+        path, out = shlex.quote(report["path"]), shlex.quote(report["out"])
+        say(f"wrote {report['out']}; apply it: trajload convert {path} OUT --reencode {out}")

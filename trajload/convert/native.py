@@ -190,8 +190,12 @@ def _check_places(dataset: Dataset, out: Path, reencode: Reencode) -> None:
     if isinstance(dataset, NativeDataset):
         if not reencodes_something(dataset, reencode):
             raise ConfigError(
-                f"{dataset.path!r} is a native dataset already: there is nothing to convert, unless videos are to be "
-                "encoded anew (reencode=, --gop, --reencode)."
+                f"{dataset.path!r} is a native dataset already"
+                + (
+                    ": there is nothing to convert, unless videos are to be encoded anew (reencode=, --gop, --reencode)."
+                    if not reencode
+                    else ", and has no video that could be encoded anew as asked: there is nothing to convert."
+                )
             )
         return
     source, target = Path(dataset.path).resolve(), out.expanduser().resolve()

@@ -21,6 +21,7 @@ import numpy as np
 from trajload.convert.rewrite import RewritePlan, Rewriting, check_target, rewritten_from
 from trajload.costs.balance import Spread, assign_episodes, check_num_shards, shard_sums
 from trajload.costs.epoch import check_table, epoch_ns
+from trajload.costs.machine import machine_facts
 from trajload.costs.profile import DEFAULT_NUM_STEPS, profile
 from trajload.costs.table import CostTable
 from trajload.errors import ConfigError, at
@@ -57,6 +58,8 @@ class RebalanceReport:
     """Of the new shards."""
     num_shards_kept: int = 0
     """Shards that an earlier run, killed since, had finished."""
+    was_there: bool = False
+    """An earlier run had finished: nothing was written."""
     predicted: dict[str, Any] = field(default_factory=dict)
     """`before` and `after`: spread of the shards in what they were balanced by."""
     measured: dict[str, Any] | None = None
@@ -125,8 +128,10 @@ def rebalance(
         num_episodes=source.num_episodes,
     )
     job = _Job(source, target, settings, window, costs, report, progress)
+    job.check_costs()
     if dry_run:
         job.tell(job.new_plan())
+        job.look_at_out()
     else:
         job.run()
         if measure:
@@ -165,11 +170,45 @@ class _Job:
             found = CostTable.load(own)
             if found.dataset_digest == self.source.digest:
                 self.report.notes.append(f"costs are those of {str(own)!r}.")
-                return check_table(found, self.source)
+                return self._fitting(found)
             self.report.notes.append(f"{str(own)!r} is of an earlier version of the dataset: costs were measured anew.")
         if costs is None:
             return profile(self.source, window=self.window, progress=self.progress("measuring costs")).table
-        return check_table(costs if isinstance(costs, CostTable) else CostTable.load(costs), self.source)
+        return self._fitting(costs if isinstance(costs, CostTable) else CostTable.load(costs))
+
+    def _fitting(self, table: CostTable) -> CostTable:
+        """Return a table of this dataset; of another kind of machine that is said."""
+        there = table.info.get("machine")
+        name, here = there.get("processor") if isinstance(there, Mapping) else None, machine_facts()["processor"]
+        if name is not None and name != here:
+            self.report.notes.append(
+                f"costs were measured on {name!r}, this is {here!r}: measure where you train if codecs or sizes differ."
+            )
+        return check_table(table, self.source)
+
+    def check_costs(self) -> None:
+        """Refuse a table that was given and does not fit, also where an earlier run has finished already."""
+        if self.report.by == "cost" and self._costs is not None:
+            costs = self._costs if isinstance(self._costs, CostTable) else CostTable.load(self._costs)
+            self._costs = check_table(costs, self.source)
+
+    def look_at_out(self) -> None:
+        """Tell a dry run what stands where the real one would write."""
+        found = rewritten_from(self.out, _PROVENANCE) if self.out.is_dir() else None
+        if found is not None:
+            same = self._is_mine(found[1])
+            self.report.notes.append(
+                f"{str(self.out)!r} already holds "
+                + (
+                    "this dataset, rebalanced so."
+                    if same
+                    else "a dataset, which is not this one rebalanced so: choose another folder."
+                )
+            )
+
+    def _is_mine(self, said: Mapping[str, Any]) -> bool:
+        wanted = {"from_digest": self.source.digest, **self.settings}
+        return all(said.get(name) == value for name, value in wanted.items())
 
     def amounts(self) -> tuple[Int64Array, CostTable | None]:
         """Return what each episode weighs, (E,), and the table that says so."""
@@ -257,14 +296,14 @@ class _Job:
 
     def _already(self, work: Rewriting, manifest: Manifest, said: Mapping[str, Any]) -> None:
         """Take up a dataset that an earlier run finished, or refuse the folder."""
-        wanted = {"from_digest": self.source.digest, **self.settings}
-        if any(said.get(name) != value for name, value in wanted.items()):
+        if not self._is_mine(said):
             raise ConfigError(
                 f"out={str(self.out)!r} already holds a dataset, which is not this one rebalanced so. Choose another folder."
             )
         work.drop_plan()
         self.report.predicted = {key: said[key] for key in ("unit", "before", "after", "costs_digest")}
         self.report.num_shards_kept = len(manifest.shards)
+        self.report.was_there = True
         self.report.notes.append("the folder was finished by an earlier run: nothing was written.")
         self.report.shards = [
             {"num_episodes": entry.num_episodes, "amount": amount}

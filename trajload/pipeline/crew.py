@@ -15,6 +15,7 @@ from typing import Any
 
 from trajload.errors import Locus, StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
+from trajload.pipeline.interpreter import GilUse
 from trajload.pipeline.seat import Seat, Step, once_more
 from trajload.pipeline.shared_batch import SharedBuffer, SharedPool, anonymous_file, arena_of
 from trajload.pipeline.wire import unpack_error
@@ -63,6 +64,10 @@ class Crew:
         self.failure: TrajloadError | None = None
         self.num_respawns = 0
         self.num_hangs = 0
+        self.is_probing = False
+        """Whether workers note, from the next run on, how often their interpreter is held."""
+        self.gil_uses: dict[int, GilUse] = {}
+        """What they noted, by number of the worker."""
         self.to_end: deque[int] = deque()
         """Generations whose run was dropped; the watching thread ends them."""
         self._next_open = 0
@@ -160,8 +165,8 @@ class Crew:
 
     def _tell_begin(self, seat: Seat, train_step: int) -> None:
         assert seat.process is not None
-        is_tracing = self.builder.stats.is_tracing
-        seat.process.send(("begin", self.generation, train_step, self.builder.quarantine.to_json(), is_tracing))
+        notes = (self.builder.stats.is_tracing, self.is_probing)
+        seat.process.send(("begin", self.generation, train_step, self.builder.quarantine.to_json(), *notes))
 
     def _hand_out(self, seat: Seat) -> None:
         if seat.process is None or seat.has_failed:

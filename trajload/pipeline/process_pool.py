@@ -17,6 +17,7 @@ from trajload.collate.slots import BatchSlots
 from trajload.errors import ConfigError, StageFailedError, described
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.crew import Crew
+from trajload.pipeline.interpreter import GilUse
 from trajload.pipeline.job import Job
 from trajload.pipeline.seat import Step
 from trajload.pipeline.wire import unpack_error
@@ -75,6 +76,14 @@ class ProcessPool:
             "worker_hangs": crew.num_hangs,
         }
 
+    def probe_interpreters(self, wanted: bool) -> None:
+        """Have the processes note, from the next run on, how often their interpreter is held, or no longer."""
+        self._crew.is_probing = wanted
+
+    def gil_uses(self) -> dict[int, GilUse]:
+        """Return what they noted so far, by number of the worker."""
+        return dict(self._crew.gil_uses)
+
     def close(self) -> None:
         """End all processes. Idempotent."""
         self._finalizer()
@@ -126,7 +135,7 @@ class ProcessRun:
                     raise crew.failure
                 crew.changed.wait()
             for number in sorted(step.parts):
-                _take_counts(crew.builder, number, step.parts[number])
+                _take_counts(crew, number, step.parts[number])
             if step.errors:
                 raise step.errors[min(step.errors)]
             lease = crew.deliver(step)
@@ -146,8 +155,11 @@ class ProcessRun:
 # ---- putting a batch together ----
 
 
-def _take_counts(builder: BatchBuilder, worker: int, part: dict[str, Any]) -> None:
+def _take_counts(crew: Crew, worker: int, part: dict[str, Any]) -> None:
+    builder = crew.builder
     builder.stats.merge_taken(part["stats"], worker)
+    if part["gil"] is not None:
+        crew.gil_uses[worker] = crew.gil_uses.get(worker, GilUse()) + part["gil"]
     for window_id, train_step, packed, source in part["quarantine"]:
         builder.quarantine.add(window_id, train_step, unpack_error(packed), source)
 

@@ -23,6 +23,7 @@ from trajload.collate.slots import BatchSlots
 from trajload.errors import StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.engine import Engine
+from trajload.pipeline.interpreter import GilProbe
 from trajload.pipeline.job import Job
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.shared_batch import arena_of, map_file
@@ -206,6 +207,7 @@ class _Worker:
         engine.stats.reset()
         self._buffers: dict[int, NDArray] = {}
         self._run: _Run | None = None
+        self._probe: GilProbe | None = None
 
     def serve(self) -> NoReturn:
         """Do what the loader says until it is gone."""
@@ -214,9 +216,10 @@ class _Worker:
             kind, *rest = message
             if kind == "begin":
                 self._end()
-                generation, train_step, quarantine, is_tracing = rest
+                generation, train_step, quarantine, is_tracing, is_probing = rest
                 if is_tracing != self.engine.stats.is_tracing:
                     (self.engine.stats.start_trace if is_tracing else self.engine.stats.stop_trace)()
+                self._probe_interpreter(is_probing)
                 self.news.load(quarantine)
                 self._run = _Run(self, generation, train_step)
             elif kind == "memory":
@@ -238,6 +241,13 @@ class _Worker:
             self._run.end()
             self._run = None
 
+    def _probe_interpreter(self, wanted: bool) -> None:
+        if wanted and self._probe is None:
+            self._probe = GilProbe().__enter__()
+        elif not wanted and self._probe is not None:
+            self._probe.__exit__()
+            self._probe = None
+
     def told(self, job: Job) -> dict[str, Any]:
         """Return what of a finished part does not stand in shared memory."""
         slots = job.slots
@@ -251,4 +261,5 @@ class _Worker:
 
     def counted(self) -> dict[str, Any]:
         """Return what was counted and found since the last call."""
-        return {"stats": self.engine.stats.take(), "quarantine": self.news.take(), "at": time.monotonic()}
+        gil = None if self._probe is None else self._probe.take()
+        return {"stats": self.engine.stats.take(), "quarantine": self.news.take(), "gil": gil, "at": time.monotonic()}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trajload.checks import did_you_mean
 from trajload.errors import ConfigError, described
+from trajload.pipeline.interpreter import GilUse
 
 if TYPE_CHECKING:
     from trajload.collate.batch import Batch
@@ -102,6 +103,8 @@ class Workers:
         self.name = workers
         """What makes the batches now; of 'auto' once it has been decided."""
         self.why = "asked for"
+        self.is_probing = False
+        """Whether worker processes note how often their interpreter is held: while a loader is measured."""
         self._setup = b""
         self._pool: ProcessPool | None = None
         self._num_processes = 0
@@ -173,7 +176,12 @@ class Workers:
             self._pool = ProcessPool(
                 engine.builder, self._setup, self._num_processes, engine.start_depth, self.timeout_s
             )
+        self._pool.probe_interpreters(self.is_probing)
         return self._pool
+
+    def gil_uses(self) -> dict[int, GilUse]:
+        """Return how often the interpreter of each worker process was held, as far as that was noted."""
+        return {} if self._pool is None else self._pool.gil_uses()
 
     def close(self) -> None:
         """End the processes. Idempotent; a later run starts them again."""

@@ -141,7 +141,7 @@ class IndexCache:
             identity = file_identity(path)
         except (FileNotFoundError, NotADirectoryError):
             raise ShardNotFoundError(
-                f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or open with missing='skip'."
+                f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or open with missing='skip' (--skip-missing on the command line)."
             ) from None
         except OSError as err:
             raise SourceError(f"file {str(path)!r} cannot be read: {err.strerror}.") from err

@@ -129,7 +129,9 @@ class LeRobotSource(Dataset):
         if num_absent == num:
             raise SourceError(f"{said}, so there is nothing to read. Restore the data files.")
         if missing == "error":
-            raise SourceError(f"{said}. Restore them, or open the other {num - num_absent} with missing='skip'.")
+            raise SourceError(
+                f"{said}. Restore them, or open the other {num - num_absent} with missing='skip' (--skip-missing on the command line)."
+            )
         self.notes.append(Note("missing-episodes", f"{said}; they are left out.", file=first))
         return episodes.select(there_E)
 
@@ -144,7 +146,9 @@ class LeRobotSource(Dataset):
             )
             if missing == "error":
                 with at(stream=camera):
-                    raise SourceError(f"{said}. Restore them, or open the dataset with missing='skip'.")
+                    raise SourceError(
+                        f"{said}. Restore them, or open the dataset with missing='skip' (--skip-missing on the command line)."
+                    )
             self._add_note(Note("missing-files", f"{said}; the stream is missing there.", camera, first))
 
     def _probe(self, root: Path) -> Probe | None:

@@ -51,7 +51,7 @@ def open_parquet(path: Path, file: str) -> Any:
         names = handle.schema_arrow.names
     except FileNotFoundError:
         raise ShardNotFoundError(
-            f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or open with missing='skip'."
+            f"file {str(path)!r} does not exist, but the dataset names it. Restore it, or open with missing='skip' (--skip-missing on the command line)."
         ) from None
     except Exception as err:  # pyarrow raises ArrowInvalid, OSError and others for damaged footers and schemas
         raise SourceError(

@@ -50,6 +50,24 @@ def test_speed_counts_where_the_slices_do_not_overlap() -> None:
     assert words(windows_per_s=80.0, windows_per_s_min=70.0, windows_per_s_max=90.0)["windows/s"] == "worse"
 
 
+def test_other_machines_and_shares_are_told_of() -> None:
+    """Figures of two machines, or of two mixtures, are no figures of two settings."""
+    machine = {"cpus": 2, "versions": {"torch": "2.6", "av": "17"}}
+    sources = [{"name": "sim", "share": 0.5}, {"name": "real", "share": 0.5}]
+    other = {
+        "machine": {**machine, "cpus": 64, "versions": {"torch": "2.7", "av": "17"}},
+        "sources": [{"name": "sim", "share": 1.0}],
+    }
+    lines = compare({**REPORT, "machine": machine, "sources": sources}, {**REPORT, **other})
+    differs = {line.name: (line.a, line.b) for line in lines if line.word == "differs"}
+    assert differs == {
+        "cpus": (2, 64),
+        "version of torch": ("2.6", "2.7"),
+        "share of sim": (0.5, 1.0),
+        "share of real": (0.5, None),
+    }
+
+
 def test_less_is_better_for_waits_memory_and_stages() -> None:
     """Signs are right."""
     got = words(wait_share=0.2, peak_rss_mb=600.0, stages={"decode": {"median_ms": 2.0}}, bottleneck="consumer")
@@ -65,5 +83,13 @@ def test_only_reports_are_read(tmp_path: Path) -> None:
     bad.write_text('{"a": 1}')
     with pytest.raises(ConfigError, match=r"bad.json' is no report"):
         load_report(bad)
+    for changed, message in (
+        ({"format": "trajload-bench/1"}, "of another version of trajload: expected 'trajload-bench/2'"),
+        ({"windows_per_s": "fast"}, "damaged: 'windows_per_s' is 'fast', expected a number"),
+        ({"windows_per_s_min": None}, "damaged: 'windows_per_s_min' is None"),
+    ):
+        bad.write_text(json.dumps({**REPORT, **changed}))
+        with pytest.raises(ConfigError, match=message):
+            load_report(bad)
     with pytest.raises(ConfigError, match=r"absent.json' does not exist"):
         load_report(tmp_path / "absent.json")

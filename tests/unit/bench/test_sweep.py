@@ -48,6 +48,27 @@ def test_sweep_finds_the_setting_that_is_faster(demo_dataset: Path) -> None:
     assert told[-1][0] == told[-1][1] == len(found.trials) + 1
 
 
+def test_sweep_keeps_only_what_is_faster_twice(demo_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that was lucky once is not the best; one that is faster again is."""
+    rates = {
+        "": iter([100.0, 100.0, 100.0]),
+        "4": iter([150.0, 101.0]),
+        "16": iter([120.0]),
+        "cpu": iter([130.0, 125.0]),
+    }
+
+    def rate(loader: tl.Loader, change: dict[str, Any], seconds: float, step_s: float) -> tuple[float, float]:
+        key = str(change.get("decode", change.get("num_readers", "")))
+        return next(rates.get(key, iter([90.0]))), 0.5
+
+    monkeypatch.setattr("trajload.bench.sweep._rate", rate)
+    with loader_of(demo_dataset) as loader:
+        found = sweep(loader, ["readers", "backend"])
+    assert found.best == {"decode": "cpu"} and (found.before, found.windows_per_s) == (100.0, 125.0)
+    again = {str(trial.change): trial.again for trial in found.trials if trial.again is not None}
+    assert again == {"{'num_readers': 4}": 101.0, "{'decode': 'cpu'}": 125.0}
+
+
 @pytest.mark.alone
 def test_sweep_leaves_what_is_given_where_nothing_is_faster(demo_dataset: Path) -> None:
     """An empty change is the best one then."""
@@ -82,7 +103,7 @@ def test_code_builds_the_same_loader(demo_dataset: Path) -> None:
     """What is printed runs, and its batches are those of the loader with the best setting."""
     streams = {"cam_front": tl.Image(size=(32, 32)), "action": None}
     with loader_of(demo_dataset, streams=streams, seed=5, window=tl.Window(num_steps=3, stride=2)) as loader:
-        code = as_code(str(demo_dataset), shown_arguments(loader), {"num_workers": 1, "prefetch": 3})
+        code = as_code(repr(str(demo_dataset)), shown_arguments(loader), {"num_workers": 1, "prefetch": 3})
         want = loader.batch_at(2)
     space: dict[str, Any] = {}
     exec(compile(code.replace("\n)", "\n    rank=0, world_size=1,\n)"), "code", "exec"), space)

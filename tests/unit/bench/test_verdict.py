@@ -9,9 +9,10 @@ import pytest
 from trajload.bench.headspace import _test
 from trajload.bench.knobs import Facts
 from trajload.bench.loads import loads_of, slow_worker
-from trajload.bench.machine import CpuTime, GilUse
+from trajload.bench.machine import CpuTime
 from trajload.bench.observe import Observation, ThreadUse
 from trajload.bench.verdict import LIMITS, Verdict, judge
+from trajload.pipeline.interpreter import GilUse
 
 
 def thread(role: str, *, worker: int | None = None, blocked: float = 0.0, **seconds: float) -> ThreadUse:
@@ -20,7 +21,13 @@ def thread(role: str, *, worker: int | None = None, blocked: float = 0.0, **seco
     return ThreadUse(worker, f"{role}-0", role, seconds, CpuTime(busy * (1 - blocked), 0.0))
 
 
-def seen(*threads: ThreadUse, wait: float = 0.9, gil: float | None = 0.0, num_cpus: float = 8.0) -> Observation:
+def seen(
+    *threads: ThreadUse,
+    wait: float = 0.9,
+    gil: float | None = 0.0,
+    num_cpus: float = 8.0,
+    worker_gil: dict[int, float] | None = None,
+) -> Observation:
     return Observation(
         elapsed_s=1.0,
         first_batch_s=0.1,
@@ -32,7 +39,8 @@ def seen(*threads: ThreadUse, wait: float = 0.9, gil: float | None = 0.0, num_cp
         episodes_per_batch=[4],
         stats={},
         threads=list(threads),
-        gil=None if gil is None else GilUse(gil, 0.001, 100),
+        gil=GilUse() if gil is None else GilUse(100, int(100 * gil), 0.1),
+        worker_gil={number: GilUse(100, int(100 * held), 0.1) for number, held in (worker_gil or {}).items()},
         num_cpus=num_cpus,
         rss_mb=0.0,
         peak_rss_mb=0.0,
@@ -140,6 +148,29 @@ def test_headroom_of_a_fed_consumer_is_what_the_loader_could_do_more() -> None:
     """A loader whose busiest thread works a fifth of the time could feed a consumer five times as fast."""
     got = verdict(thread("read", read=0.05), thread("decode", decode=0.2), wait=0.0)
     assert got.limit == "consumer" and got.headroom == pytest.approx(5.0) and "5.0 times" in got.sentence
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "change"),
+    [(4, {"workers": "processes:4", "num_workers": 4}), (2, {"workers": "processes:8", "num_workers": 8})],
+)
+def test_interpreter_of_a_worker_process_is_the_limit(num_workers: int, change: dict[str, Any]) -> None:
+    """Of the busiest process, whatever that of the loader does: threads get an interpreter each, then more CPUs."""
+    threads = [IDLE_READER]
+    for worker in range(2):
+        threads += [thread("decode", worker=worker, augment=0.9, blocked=0.6) for _ in range(num_workers // 2)]
+    facts = {"num_workers": num_workers, "workers": "processes:2"}
+    got = verdict(*threads, worker_gil={0: 0.9, 1: 0.9}, facts=facts)
+    assert got.limit == "gil" and got.change == change and "of a worker process" in got.sentence
+    assert verdict(*threads, worker_gil={0: 0.1, 1: 0.1}, gil=0.9, facts=facts).limit == "transform"
+
+
+def test_no_more_processes_are_advised_than_cpus_can_serve() -> None:
+    """Each thread has its interpreter, and all CPUs are taken: less Python is what is left."""
+    busy = [thread("decode", worker=worker, augment=0.95) for worker in range(2)]
+    facts = {"num_workers": 2, "workers": "processes:2", "num_cpus": 2.0}
+    got = verdict(*busy, worker_gil={0: 0.9, 1: 0.9}, num_cpus=2.0, facts=facts)
+    assert got.limit == "gil" and got.change == {} and "NumPy" in got.sentence
 
 
 def test_processes_that_work_alike_have_no_slow_one() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import trajload as tl
 from trajload.bench.verdict import LIMITS
 
 Run = Callable[..., Any]
@@ -99,13 +100,51 @@ def test_bench_sweep_prints_the_best_setting_as_code(trajload: Run, demo_dataset
     [
         ([], "bench needs a DATASET, or --compare"),
         (["DATASET", "--compare", "a", "b"], "--compare reads two files and measures nothing"),
-        (["DATASET", "--sweep", "speed"], "'speed' is unknown"),
+        (["DATASET", "--sweep", "speed"], "'speed' is unusable"),
+        (["DATASET", "--sweep", ","], "expected some of workers, prefetch"),
+        (["DATASET", "DATASET", "--weights", "2"], "a number above 0 for each of 2 datasets"),
+        (["DATASET", "DATASET", "--weights", "2,x"], "expected numbers, for instance 2,1"),
+        (["DATASET", "DATASET", "-s", "nope"], "stream 'nope' is unknown: the sources"),
+        (["DATASET", "DATASET", "--transform", "Normalizer"], "give each source of a mixture its own"),
+        (["DATASET", "--html", "/absent/report.html"], "the folder '/absent' does not exist"),
+        (["DATASET", "--trace", "/"], "is a folder: expected the name of a file"),
         (["--compare", "a", "b"], "does not exist"),
     ],
-    ids=["nothing", "both", "axis", "absent"],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
 def test_bench_refuses_what_it_cannot_do(trajload: Run, demo_dataset: Path, options: list[str], message: str) -> None:
     """Exit code 2, and what to do."""
     arguments = [demo_dataset if option == "DATASET" else option for option in options]
     done = trajload("bench", *arguments, "--json")
     assert done.code == 2 and message in done.err
+
+
+def test_bench_of_several_datasets_measures_their_mixture(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """Shares are those of the weights, each source tells what it costs, and episodes of two sources are two episodes."""
+    page = tmp_path / "report.html"
+    options = ("--seconds", 0.4, "--window", 2, "--batch", 6, "--workers", 1, "-s", "cam_front", "--weights", "2,1")
+    got = trajload("bench", demo_dataset, demo_dataset, *options, "--html", page, "--json").json
+    assert [told["share"] for told in got["sources"]] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert got["dataset"] == " + ".join(told["name"] for told in got["sources"])
+    assert sum(told["decode_share"] for told in got["sources"]) == pytest.approx(1)
+    assert all(told["decode_ms"] > 0 for told in got["sources"])
+    assert got["frames_per_s"] == pytest.approx(2 * got["windows_per_s"]) and got["order"] == "shuffled/1"
+    steps_E = tl.open(demo_dataset).num_steps_E
+    share_E = (steps_E - 1) / (steps_E - 1).sum()
+    uniform = sum(float((1 - (1 - share_E) ** rows).sum()) for rows in (4, 2))
+    assert got["distinct_episodes_uniform"] == pytest.approx(uniform)
+    assert got["distinct_episodes_per_batch"] == pytest.approx(uniform, rel=0.3)
+    assert 0 < got["order_score"] <= 1 and got["gop_bytes_per_window"] > 0
+    assert 'id="sources"' in page.read_text(encoding="utf-8")
+
+
+def test_sweep_of_a_mixture_prints_code_that_makes_it(trajload: Run, demo_dataset: Path) -> None:
+    """With the same shares, exactly."""
+    options = ("--weights", "2,1", "--sweep", "readers", "--seconds", 0.1, "--window", 2, "--batch", 6, "-s", "action")
+    code = trajload("bench", demo_dataset, demo_dataset, *options, "--workers", 1, "--json").json["code"]
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    with scope["loader"] as loader:
+        assert loader.stats()["shares"] == {
+            name: pytest.approx(s) for name, s in zip(loader.dataset, (2 / 3, 1 / 3), strict=True)
+        }

@@ -56,6 +56,9 @@ def test_rebalance_says_predicted_and_measured_spread(trajload: Run, data: Path,
     assert done.code == 0, done.err
     assert "predicted, by cost: the dearest shard was" in done.out
     assert "measured decode cost: the dearest shard was" in done.out
+    assert "found finished: " in trajload("rebalance", data, tmp_path / "even", *options, "--no-measure").out
+    dry = trajload("rebalance", data, tmp_path / "even", "--shards", 2, "--num-steps", 8, "--dry-run")
+    assert "already holds a dataset, which is not this one rebalanced so: choose another folder" in dry.out
     again = trajload("rebalance", data, tmp_path / "even", *options, "--no-measure", "--json").json
     assert again["num_shards_kept"] == 3 and again["measured"] is None
     assert again["predicted"]["after"]["max_over_mean"] < again["predicted"]["before"]["max_over_mean"]
@@ -125,6 +128,14 @@ def test_tuning_without_gain_writes_no_file(trajload: Run, mixed: Path, tmp_path
         (("tune-encoding", "--gops", "4,x"), "--gops '4,x' is invalid"),
         (("convert", "OUT", "--gop", "4", "--reencode", "e.json"), "pass one of them"),
         (("convert", "OUT"), "nothing to convert, unless"),
+        (
+            ("profile", "--out", "/absent/costs.json"),
+            "--out '/absent/costs.json' cannot be written: the folder '/absent'",
+        ),
+        (
+            ("tune-encoding", "--out", "/absent/e.json"),
+            "--out '/absent/e.json' cannot be written: the folder '/absent'",
+        ),
     ],
 )
 def test_contradictions_are_told(

@@ -29,8 +29,6 @@ def test_batch_beyond_memory_is_refused(demo_dataset: Path, num_workers: int, as
         rank=0,
         world_size=1,
     ) as loader:
-        with pytest.raises(
-            tl.errors.ConfigError, match=r"2147483647 windows takes \d{12,} bytes.*Lower global_batch"
-        ):
+        with pytest.raises(tl.errors.ConfigError, match=r"2147483647 windows takes \d{12,} bytes.*Lower global_batch"):
             ASKS[ask](loader)
         assert loader.batch_at(0, rows=slice(10**6, 10**6 + 2))["action"].shape == (2, 4, 2)
