@@ -80,7 +80,9 @@ class AuditReport:
 
     def __str__(self) -> str:
         how = f"over {self.steps} steps" if self.steps else "without a step: plain numbers were not judged"
-        lines = [f"{len(self.missing)} things that training changes are not saved ({self.looked_at} values, {how})"]
+        count = len(self.missing)
+        what = "1 thing that training changes is" if count == 1 else f"{count} things that training changes are"
+        lines = [f"{what} not saved ({self.looked_at} values, {how})"]
         lines += [f"  - {finding}" for finding in self.missing]
         if self.candidates:
             lines.append("perhaps:")

@@ -33,6 +33,11 @@ class Background(Generic[T]):
         """Whether work has been started whose outcome nobody has taken."""
         return self._thread is not None
 
+    @property
+    def untaken(self) -> BaseException | None:
+        """What ended work that raised, until somebody takes it."""
+        return self._error
+
     def start(self, work: Callable[[], T]) -> None:
         """Begin `work`; the outcome of the work before it must have been taken."""
         assert self._thread is None, "one at a time: take() the outcome of the last one first"

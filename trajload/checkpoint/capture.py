@@ -18,9 +18,10 @@ from torch import Tensor
 from trajload.checkpoint.components import Component, about, check_names, parameter_names, take
 from trajload.checkpoint.digests import new_digest
 from trajload.checkpoint.staging import Staging
-from trajload.checkpoint.tensors import Layout, plan_layout, same_tensor_key, tensor_chunks
+from trajload.checkpoint.tensors import Layout, no_data, plan_layout, same_tensor_key, tensor_chunks
 from trajload.checkpoint.tree import flatten
 from trajload.checkpoint.tree_read import dump
+from trajload.errors import CheckpointError, described
 
 __all__ = ["FORMAT", "VERSION", "Component", "PlannedFile", "Snapshot", "Taken", "snapshot"]
 
@@ -125,7 +126,7 @@ def snapshot(state: Mapping[str, Any], *, copy: bool = True, staging: Staging | 
             live, plain = flatten(take(name, value), path=name)
             head = {"format": FORMAT, "version": VERSION, **about(name, value, names), "tensors": len(live)}
             document = dump({**head, "tree": plain})
-            tensors = copier.copies(live) if copier else live
+            tensors = copier.copies(name, live) if copier else live
             taken[name] = Taken(name, document, tensors)
     except BaseException:
         if copier:
@@ -147,9 +148,20 @@ class _Copier:
         self.buffers: list[Tensor] = []
         self.bytes = 0
 
-    def copies(self, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def copies(self, component: str, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
         self._live.append(list(live.values()))  # keys stand for memory: it must not be freed and used by another
-        return {name: self._copy(tensor) for name, tensor in live.items()}
+        copied = {}
+        for name, tensor in live.items():
+            if tensor.is_meta:
+                raise no_data(f"tensor {name!r} of component {component!r}")
+            try:
+                copied[name] = self._copy(tensor)
+            except (RuntimeError, MemoryError) as err:
+                raise CheckpointError(
+                    f"tensor {name!r} of component {component!r} could not be copied: {described(err)} "
+                    "If memory is short, mode='sync' needs no copy."
+                ) from err
+        return copied
 
     def _copy(self, tensor: Tensor) -> Tensor:
         key = same_tensor_key(tensor)

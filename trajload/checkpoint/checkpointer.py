@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,15 @@ from trajload.checkpoint.opening import open as open_store
 from trajload.checkpoint.outcomes import Outcomes
 from trajload.checkpoint.part_files import kept_of
 from trajload.checkpoint.report import Report
-from trajload.checkpoint.resuming import Finder
+from trajload.checkpoint.resuming import Finder, nothing_found
 from trajload.checkpoint.saving import Plan, Saved, Saver
 from trajload.checkpoint.settings import Mode, OnBad, ResumeMode, Settings, WhenBusy
 from trajload.checkpoint.whole import Taken, Whole
-from trajload.errors import (
-    CheckpointError,
-    ConfigError,
-)
+from trajload.errors import CheckpointError, ConfigError
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
-    from trajload.checkpoint.entries import Commit, Fault
+    from trajload.checkpoint.entries import Commit
 
 __all__ = ["Checkpointer"]
 
@@ -116,6 +114,8 @@ class Checkpointer:
         self._structure: dict[str, str] | None = None
         self._topics = 0
         self._is_closed = False
+        self._pid = os.getpid()
+        self._knows_store = False
         self.run_id = run_id or uuid.uuid4().hex
         self.resumed_from: str | None = None
         """Digest of the commit that this run went on from."""
@@ -150,6 +150,18 @@ class Checkpointer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise CheckpointError("the Checkpointer is closed: build a new one.")
+        if self._pid != os.getpid():
+            raise CheckpointError(
+                f"this Checkpointer belongs to process {self._pid}, of which this one ({os.getpid()}) is a fork: save there."
+            )
+
+    def _know_store(self) -> None:
+        """Before the first save: refuse to save among checkpoints that this run has not looked at; all ranks alike."""
+        self._check_open()
+        if not self._knows_store:
+            self._open()
+            self._hold.check_is_known(self._topic("known"), is_meant=self.settings.resume == "off")
+            self._knows_store = True
 
     def close(self) -> None:
         """Wait for the save that is being written, and let go of the store. Idempotent.
@@ -157,7 +169,7 @@ class Checkpointer:
         Raises:
             CheckpointError: That save did not commit.
         """
-        if self._is_closed:
+        if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
         try:
@@ -199,21 +211,16 @@ class Checkpointer:
         if self.settings.resume == "off":
             if at is not None:
                 raise ConfigError(f"resume(at={at!r}) contradicts resume='off': leave one of them out.")
-            return self._fresh("resume='off'", ())
+            return Report.anew("resume='off'", ())
         self._outcomes.take()
         store = self._open()
         finder = Finder(store, self._group, timeout_s=self.settings.timeout_s, topic=self._topic("resume"))
         choice = finder.find(at, on_bad=self.settings.on_bad)
         commit = choice.commit
         if commit is None:
-            why = "none of its checkpoints is whole" if choice.faults else "it holds no checkpoint"
-            why = f"{store.name}: {why}"
-            if self.settings.resume == "on":
-                bad = "".join(f"\n  - {fault}" for fault in choice.faults)
-                raise CheckpointError(f"nothing to go on from, and resume='on' insists on it. {why}{bad}")
-            if choice.faults:
-                _log.warning("training starts anew: %s", why)
-            return self._fresh(why, choice.faults)
+            report = nothing_found(store.name, choice.faults, insists=self.settings.resume == "on")
+            self._knows_store = True
+            return report
         rank, world = self._group.rank, self._group.world
         notes = finder.together(
             lambda: self._whole.restore(store, commit, rank, world, strict=strict, allow_data_change=allow_data_change)
@@ -223,20 +230,9 @@ class Checkpointer:
         self._saver.kept = {} if part is None else kept_of(part.files, part.extra)
         self._clock.start(commit.step, commit.info.get("epoch"))
         self.resumed_from = commit.digest
+        self._knows_store = True
         diffs = (*notes, *facts.differing_versions(commit.info.get("versions")))
-        why = f"closest to {at!r}" if at is not None else "the newest whole checkpoint"
-        return Report(
-            commit=commit,
-            step=commit.step,
-            next_step=commit.step + 1,
-            fresh=False,
-            why=why,
-            fell_back_from=choice.faults,
-            diffs=diffs,
-        )
-
-    def _fresh(self, why: str, faults: Sequence[Fault]) -> Report:
-        return Report(commit=None, step=None, next_step=0, fresh=True, why=why, fell_back_from=tuple(faults))
+        return Report.of(commit, at, choice.faults, diffs)
 
     # ---- saving ----
 
@@ -252,8 +248,9 @@ class Checkpointer:
             CheckpointAbortedError: `max_aborted` saves in a row did not commit.
             CheckpointMismatchError: Ranks are at different points.
             WriterConflictError: Another process writes this store.
+            ConfigError: It holds checkpoints, and `resume` was not called.
         """
-        self._check_open()
+        self._know_store()
         self._outcomes.look()
         step = self._clock.is_new(train_step)
         if step is None:
@@ -279,8 +276,9 @@ class Checkpointer:
 
         Raises:
             CheckpointError: It did not commit.
+            ConfigError: The store holds checkpoints, and `resume` was not called.
         """
-        self._check_open()
+        self._know_store()
         step = self._clock.is_new(train_step)
         self._outcomes.take()
         epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
@@ -305,34 +303,39 @@ class Checkpointer:
 
     def _save(self, step: int, epoch: int | None, metrics: Mapping[str, float] | None) -> None:
         begin = time.monotonic()
-        self._open()
         self._hold.settle()
         rank, whole = self._group.rank, self._whole
-        in_background = self._copies.are_made(
-            lambda: self._stats.state_bytes or whole.take(rank, copy=False, staging=None).bytes
-        )
-        taken = whole.take(rank, copy=in_background, staging=self._copies.staging)
-        try:
-            loaders = facts.loaders_of(self._whole.state)
-            agreed = agree(
-                self._group, self._topic("begin"), self._facts(step, loaders), taken.bytes, self.settings.timeout_s
+        loaders = facts.loaders_of(whole.state)
+        held: list[Taken] = []
+        in_background = False
+
+        def look() -> tuple[dict[str, Any], int]:
+            nonlocal in_background
+            in_background = self._copies.are_made(
+                lambda: self._stats.state_bytes or whole.take(rank, copy=False, staging=None).bytes
             )
-            info = {
-                "run_id": self.run_id,
-                "epoch": epoch,
-                "metrics": {name: float(value) for name, value in (metrics or {}).items()},
-                "versions": facts.versions(),
-                "loaders": facts.loader_info(loaders),
-                "components": self._whole.about(),
-                "resumed_from": self.resumed_from,
-                "mode": "async" if in_background else "sync",
-                "snapshot_s": round(time.monotonic() - begin, 6),
-            }
+            held.append(whole.take(rank, copy=in_background, staging=self._copies.staging))
+            return self._facts(step, loaders), held[0].bytes
+
+        try:
+            agreed = agree(self._group, self._topic("begin"), step, look, self.settings.timeout_s)
+            [taken] = held
+            info = facts.of_save(
+                whole.about(),
+                loaders,
+                metrics,
+                run_id=self.run_id,
+                epoch=epoch,
+                resumed_from=self.resumed_from,
+                mode="async" if in_background else "sync",
+                snapshot_s=round(time.monotonic() - begin, 6),
+            )
             plan = Plan(
                 step=step, nonce=agreed.nonce, files=taken.files, adopt=taken.adopt, need_bytes=agreed.bytes, info=info
             )
         except BaseException:
-            taken.release()
+            for taken in held:
+                taken.release()
             raise
         self._stats.state_bytes = taken.bytes
         self._clock.saved(step)

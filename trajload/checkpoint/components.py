@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from trajload.checkpoint.tensor_file import TensorFacts
-from trajload.errors import ConfigError
+from trajload.errors import CheckpointError, ConfigError, TrajloadError, described
 
 __all__ = ["RESERVED", "Component", "about", "check_names", "kind_of", "parameter_names", "take", "type_name"]
 
@@ -97,13 +97,23 @@ def kind_of(name: str, value: Any) -> str:
 
 
 def take(name: str, value: Any) -> Any:
-    """Return the state of a component, as it lives: tensors are not copied."""
+    """Return the state of a component, as it lives: tensors are not copied.
+
+    Raises:
+        CheckpointError: Its own code raised; the message names the component.
+    """
     kind = kind_of(name, value)
-    if kind == "callable":
-        return value.get()
     if kind == "tree":
         return value
-    return value.state_dict()
+    try:
+        return value.get() if kind == "callable" else value.state_dict()
+    except TrajloadError:
+        raise
+    except Exception as err:
+        call = "get()" if kind == "callable" else "state_dict()"
+        raise CheckpointError(
+            f"component {name!r} gave no state: {call} of {type_name(value)} raised {described(err)}"
+        ) from err
 
 
 def type_name(value: Any) -> str:

@@ -33,7 +33,8 @@ class Difference:
 
     def __str__(self) -> str:
         where = f"{self.component}: {self.path}" if self.path else self.component
-        return f"{where}: {self.kind}" + (f": {self.a} -> {self.b}" if self.a or self.b else "")
+        told = " -> ".join(text for text in (self.a, self.b) if text)
+        return f"{where}: {self.kind}" + (f": {told}" if told else "")
 
     def to_json(self) -> dict[str, str]:
         return {"component": self.component, "path": self.path, "kind": self.kind, "a": self.a, "b": self.b}

@@ -200,7 +200,7 @@ class Fault:
     lost the store), 'foreign' (no file at all, such as a folder) or 'unsure' (left alone since others may be using it)."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.what}"
+        return self.what if self.path in self.what else f"{self.path}: {self.what}"
 
 
 _BEST = re.compile(r"(?P<way>min|max):(?P<metric>\S+)")

@@ -9,7 +9,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["agreement", "differing_versions", "epoch_of", "loader_info", "loaders_of", "structure_of", "versions"]
+__all__ = [
+    "agreement",
+    "differing_versions",
+    "epoch_of",
+    "loader_info",
+    "loaders_of",
+    "of_save",
+    "structure_of",
+    "versions",
+]
 
 _LOADER_FIELDS = ("format_version", "manifests", "config", "config_digest", "cursor")
 """What tells the state of a `trajload.Loader`, or of a dataloader made of one, from others."""
@@ -83,6 +92,22 @@ def loader_info(loaders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             "cursor": state["cursor"],
         }
         for name, state in loaders.items()
+    }
+
+
+def of_save(
+    components: Mapping[str, Any],
+    loaders: Mapping[str, Mapping[str, Any]],
+    metrics: Mapping[str, float] | None,
+    **told: Any,
+) -> dict[str, Any]:
+    """Return what a commit record says beside its files; `told` is added as it is."""
+    return {
+        "components": components,
+        "loaders": loader_info(loaders),
+        "metrics": {name: float(value) for name, value in (metrics or {}).items()},
+        "versions": versions(),
+        **told,
     }
 
 

@@ -83,6 +83,8 @@ def _compare_module(name: str, live: torch.nn.Module, saved: Saved, fit: Fit) ->
     there_keys = {**there, **dict.fromkeys(plain_keys(saved.plain))}
     missing = [key for key in here_keys if key not in there_keys]
     extra = [key for key in there_keys if key not in here_keys and key not in lazy]
+    if missing and extra and (hint := _prefix_hint(missing, extra)):
+        fit.wrong(f"{name}: {hint}")  # also where names may differ: nothing of it would be loaded
     for key in missing:
         fit.differs(f"{name}: {key!r} {_said(here_keys[key])} is not in the checkpoint")
     for key in extra:
@@ -90,8 +92,6 @@ def _compare_module(name: str, live: torch.nn.Module, saved: Saved, fit: Fit) ->
     for key in lazy - set(there):
         fit.differs(f"{name}: {key!r} is not in the checkpoint")
     _compare_facts(name, here, there, fit.wrong)
-    if missing and extra and (hint := _prefix_hint(missing, extra)):
-        fit.differs(f"{name}: {hint}")
 
 
 def _said(facts: TensorFacts | None) -> str:

@@ -11,7 +11,7 @@ from trajload.checkpoint.background import Background
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.group import Group
 from trajload.checkpoint.opening import open as open_store
-from trajload.errors import CheckpointError, TrajloadError, described
+from trajload.errors import CheckpointError, ConfigError, TrajloadError, described
 
 __all__ = ["Hold"]
 
@@ -80,6 +80,33 @@ class Hold:
                     raise
                 time.sleep(0.2)
         return self._store
+
+    def check_is_known(self, topic: str, *, is_meant: bool) -> None:
+        """Raise ConfigError where the store holds checkpoints: asked before the first save of a run that has not resumed.
+
+        Retention counts them among its own and would remove them one by one.
+
+        Args:
+            topic: Names this question.
+            is_meant: The run was told to start anew; then it is only logged.
+        """
+        held: Any = None
+        if self._group.rank == 0:
+            commits = self._store.commits()
+            held = [len(commits), commits[-1].step] if commits else None
+        held = self._group.tell(topic, held, self._timeout_s)
+        if held is None:
+            return
+        what = (
+            f"{self._store.name!r} holds {held[0]} checkpoint{'s' if held[0] > 1 else ''}, the newest of step {held[1]}"
+        )
+        if not is_meant:
+            raise ConfigError(
+                f"{what}, and resume() was not called: new ones would push them out. Call resume() before the first step, or "
+                "pass resume='off' to start anew beside them, or give another folder."
+            )
+        if self._group.rank == 0:
+            _log.warning("training starts anew; %s. `keep` counts them in: pin those that must stay.", what)
 
     def retain(self, keep: Keep, *, in_background: bool) -> None:
         """Let old commits go; on rank 0. What cannot be removed is logged, and stays until the next time."""

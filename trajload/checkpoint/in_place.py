@@ -19,8 +19,10 @@ def assign(live: Any, saved: Any) -> Any:
     Tensors and arrays of the same shape and dtype are written into; dicts, lists, deques and sets keep their identity, at
     any depth; everything else is replaced by what was saved.
     """
+    if live is saved:
+        return live
     if isinstance(live, Tensor) and isinstance(saved, Tensor):
-        if live.shape == saved.shape and live.dtype == saved.dtype:
+        if live.shape == saved.shape and live.dtype == saved.dtype and not _is_expanded(live):
             with torch.no_grad():
                 live.copy_(saved)
             return live
@@ -52,6 +54,11 @@ def assign(live: Any, saved: Any) -> Any:
     elif isinstance(live, tuple) and len(live) == len(saved):
         return type(live)(_pairwise(live, saved))
     return saved
+
+
+def _is_expanded(live: Tensor) -> bool:
+    """Whether elements of a tensor share memory, so that it cannot be written into."""
+    return any(stride == 0 and size > 1 for stride, size in zip(live.stride(), live.shape, strict=True))
 
 
 def _pairwise(live: Any, saved: Any) -> list[Any]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 
 from trajload.checkpoint.background import Background
 from trajload.checkpoint.saving import Saved
 from trajload.checkpoint.stats import Stats
-from trajload.errors import CheckpointAbortedError, CheckpointError, CheckpointMismatchError, WriterConflictError
+from trajload.errors import (
+    CheckpointAbortedError,
+    CheckpointError,
+    CheckpointMismatchError,
+    WriterConflictError,
+    described,
+)
 
 __all__ = ["Outcomes"]
 
@@ -27,6 +34,8 @@ class Outcomes:
         self._background: Background[Saved] = Background("trajload-checkpoint")
         self._aborted_in_a_row = 0
         self.stats = Stats()
+        # A script that ends without close() takes no outcome: what went wrong is said on the way out.
+        weakref.finalize(self, _say_untaken, self._background)
         self.last: Saved | None = None
         """The newest save that committed, as far as its outcome has been taken."""
 
@@ -82,3 +91,10 @@ class Outcomes:
                 f"{err.message}"
             ) from err
         _log.error("a save did not commit (%d in a row): %s", self._aborted_in_a_row, err)
+
+
+def _say_untaken(background: Background[Saved]) -> None:
+    if (error := background.untaken) is not None:
+        _log.error(
+            "the last save did not commit, and nobody asked for it (close() would have raised): %s", described(error)
+        )

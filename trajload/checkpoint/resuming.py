@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trajload.checkpoint.group import Group, missing
+from trajload.checkpoint.report import Report, told
 from trajload.errors import (
     CheckpointAbortedError,
     CheckpointCorruptError,
@@ -24,7 +25,7 @@ from trajload.errors import (
 if TYPE_CHECKING:
     from trajload.checkpoint.entries import Commit, Fault
 
-__all__ = ["Choice", "Finder"]
+__all__ = ["Choice", "Finder", "nothing_found"]
 
 _log = logging.getLogger("trajload")
 
@@ -82,7 +83,7 @@ class Finder:
             if picked.named is None:
                 return Choice(None, tuple(faults))
             below = picked.named[0]
-            _log.warning("commit %d is damaged and is passed over: %s: %s", below, bad[0].path, bad[0].what)
+            _log.warning("damaged and passed over: %s", told(bad[0]))
 
     def _refuse(self, faults: Sequence[Fault], at: int | str | None, on_bad: str) -> None:
         """Raise where a fault is not to be passed over."""
@@ -91,7 +92,7 @@ class Finder:
             hint = (
                 "Choose another with at=." if at is not None else "Pass on_bad='fallback' to go on from an older one."
             )
-            raise CheckpointCorruptError(f"the checkpoint is damaged: {worst.path}: {worst.what} {hint}")
+            raise CheckpointCorruptError(f"the checkpoint is damaged: {told(worst)} {hint}")
 
     def _pick(self, at: int | str | None, below: int | None) -> _Picked:
         """Return what rank 0 has picked, as this rank sees it, and what was wrong with newer ones."""
@@ -183,6 +184,17 @@ class Finder:
         if bad:
             raise CheckpointMismatchError("other ranks cannot load the checkpoint: " + "; ".join(bad))
         return result
+
+
+def nothing_found(name: str, faults: Sequence[Fault], *, insists: bool) -> Report:
+    """Return the report of a run that finds no checkpoint in the store called `name`; CheckpointError where it insists on one."""
+    why = f"{name}: {'none of its checkpoints is whole' if faults else 'it holds no checkpoint'}"
+    if insists:
+        bad = "".join(f"\n  - {told(fault)}" for fault in faults)
+        raise CheckpointError(f"nothing to go on from, and resume='on' insists on it. {why}{bad}")
+    if faults:
+        _log.warning("training starts anew: %s", why)
+    return Report.anew(why, faults)
 
 
 def _row(fault: Fault) -> list[Any]:

@@ -135,7 +135,7 @@ class Saver:
             try:
                 written, summary = self._write(plan, generation)
                 vote = {"part": summary.to_json()}
-            except (TrajloadError, OSError) as err:
+            except Exception as err:  # also a device's, or for want of memory: the other ranks wait for this vote
                 failed, vote = err, _told(err)
         self._reached("voting")
         try:
@@ -164,7 +164,7 @@ class Saver:
                     plan.step, world=self._group.world, need_bytes=plan.need_bytes, nonce=nonce
                 )
                 said = {"path": generation.path}
-            except (TrajloadError, OSError) as err:
+            except Exception as err:
                 failed, said = err, _told(err)
         self._reached("begun")
         said = self._group.tell(f"save/{nonce}/begun", said, self._timeout_s)
@@ -172,7 +172,7 @@ class Saver:
             return generation, failed, said if "error" in said else {}
         try:
             return self._store.join(said["path"], nonce), None, {}
-        except (TrajloadError, OSError) as err:
+        except Exception as err:
             return None, err, _told(err)
 
     def _write(self, plan: Plan, generation: Any) -> tuple[Written, Any]:
@@ -211,7 +211,9 @@ class Saver:
             commit = self._store.commit(generation, parts, plan.info)
             self._reached("committed")
             return {"seq": commit.seq, "digest": commit.digest}
-        except (TrajloadError, OSError) as err:
+        except Exception as err:
+            if not isinstance(err, (TrajloadError, OSError)):
+                _log.exception("committing step %d failed", plan.step)  # what is told to other ranks has no traceback
             told = _told(err)
             return {**told, "again": told["again"] and not is_last}
 

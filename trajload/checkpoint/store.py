@@ -166,8 +166,8 @@ class Store:
         free = self._medium.free_bytes()
         if free is not None and need_bytes * _SPARE > free:
             raise CheckpointSpaceError(
-                f"a checkpoint of {need_bytes} bytes ({need_bytes / 2**30:.2f} GiB) does not fit into {self.name!r}: "
-                f"got {free} bytes free, expected {_SPARE} times its size. Free space, or keep fewer checkpoints."
+                f"a checkpoint of {need_bytes} bytes ({need_bytes / 2**20:,.1f} MiB) does not fit into {self.name!r}: got {free} "
+                f"bytes free ({free / 2**20:,.1f} MiB), expected {_SPARE} times its size. Free space, or keep fewer checkpoints."
             )
 
     def join(self, path: str, nonce: str) -> Generation:

@@ -30,6 +30,7 @@ __all__ = [
     "Layout",
     "check_tensor",
     "dense_strides",
+    "no_data",
     "plan_layout",
     "planned_bytes",
     "same_tensor_key",
@@ -116,6 +117,13 @@ def check_tensor(tensor: Tensor, path: str) -> None:
             f"{path} has the quantised dtype {dtype_name(tensor.dtype)}: expected a dtype whose bytes are its value. "
             "Save int_repr(), scale and zero point."
         )
+
+
+def no_data(what: str) -> CheckpointError:
+    """Return the error of a tensor on the meta device."""
+    return CheckpointError(
+        f"{what} is on the meta device and has no data: give it memory first (`module.to_empty(device=...)`, then load or initialise)."
+    )
 
 
 def dense_strides(tensor: Tensor) -> tuple[int, ...] | None:
@@ -208,6 +216,8 @@ def planned_bytes(tensors: Mapping[str, Tensor]) -> int:
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """Return the bytes of a tensor in C order; a view where it is contiguous on the CPU, else a copy of this one tensor."""
+    if tensor.is_meta:
+        raise no_data("a tensor")
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.device.type != "cpu":
         tensor = tensor.cpu()

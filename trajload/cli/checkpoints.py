@@ -200,7 +200,12 @@ def gc(
     Exit codes: 0 done, 2 there is no such store, or it is being written.
     """
     from trajload.checkpoint.entries import Keep
+    from trajload.errors import ConfigError
 
+    if last is None and (every or best is not None):
+        raise ConfigError(
+            "--every and --best say what stays beside the newest ones: say with --last how many those are."
+        )
     opened = _open(store)
     with opened.writer():
         gone = [] if last is None else opened.retain(Keep(last=last, every=every, best=best))
@@ -221,6 +226,9 @@ def export(
     commit: At = None,
     component: Annotated[str, typer.Option("--component", "-c", help="Which one.")] = "model",
     config: Annotated[str | None, typer.Option(help="JSON file to become config.json.")] = None,
+    prefix: Annotated[
+        str, typer.Option(help="Only names that begin so, which they lose: 'module.' for an AveragedModel.")
+    ] = "",
     json: JsonFlag = False,
 ) -> None:
     """Write a model as a folder of model.safetensors and config.json, which other libraries load.
@@ -241,7 +249,7 @@ def export(
         settings = None if config is None else json_module.loads(Path(config).read_text(encoding="utf-8"))
     except ValueError as err:
         raise ConfigError(f"config file {config!r} is no JSON: {err}.") from err
-    written = write(opened.part(chosen, 0), folder, component=component, config=settings)
+    written = write(opened.part(chosen, 0), folder, component=component, config=settings, prefix=prefix)
     if json:
         print_json({"folder": str(folder), "component": component, "commit": _told(chosen, {}), "files": written.files})
     else:

@@ -227,7 +227,7 @@ def test_damage_that_retention_meets_is_logged_and_removes_nothing(
     """The newest two shall stay, and one of them is damaged: older ones stay too, and the log says why, once."""
     one = saved_at(tmp_path, 1, 2)
     damage(tmp_path, 2)
-    with one.checkpointer(tmp_path, mode="sync", keep=tl.Keep(last=2)) as ckpt:
+    with one.checkpointer(tmp_path, mode="sync", keep=tl.Keep(last=2), resume="off") as ckpt:
         for step in (3, 4):
             ckpt.save(step)
             ckpt.wait()
@@ -318,7 +318,7 @@ def test_auto_saves_without_a_copy_where_memory_is_short(
         ckpt.step(2)
         assert [commit.info["mode"] for commit in ckpt.store.commits()] == ["sync", "sync"]
     assert caplog.text.count("training waits for its saves") == 1
-    with run(tmp_path, mode="async") as ckpt:
+    with run(tmp_path, mode="async", resume="off") as ckpt:
         ckpt.save(3)
         ckpt.wait()
         assert ckpt.store.commits()[-1].info["mode"] == "async"

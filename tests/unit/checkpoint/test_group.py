@@ -115,13 +115,37 @@ def test_ranks_that_differ_get_no_nonce() -> None:
 
     def work(group: Together) -> Any:
         facts = {"step": 7, "loaders": {"loader": {"cursor": {"train_step": 7 + group.rank}}}}
-        return agree(group, "begin/1", facts, 10, 5.0)
+        return agree(group, "begin/1", 7, lambda: (facts, 10), 5.0)
 
     for error in in_ranks(2, work).values():
         assert isinstance(error, CheckpointMismatchError)
         assert "loaders.loader.cursor.train_step: rank 1 has 8, rank 0 has 7" in str(error)
-    first, second = in_ranks(2, lambda group: agree(group, "begin/1", {"step": 7}, 10 + group.rank, 5.0)).values()
+    first, second = in_ranks(
+        2, lambda group: agree(group, "begin/1", 7, lambda: ({"step": 7}, 10 + group.rank), 5.0)
+    ).values()
     assert first == second and first.bytes == 21 and len(first.nonce) == 32
+
+
+def test_rank_that_cannot_give_its_state_holds_up_nobody() -> None:
+    """It raises its own error; the others hear of it at once, long before they would have given up waiting."""
+
+    def work(group: Together) -> Any:
+        begin = time.monotonic()
+
+        def look() -> tuple[dict[str, Any], int]:
+            if group.rank == 1:
+                raise ZeroDivisionError("in its own code")
+            return {"step": 7}, 10
+
+        with pytest.raises((ZeroDivisionError, CheckpointAbortedError)) as caught:
+            agree(group, "begin/1", 7, look, 60.0)
+        return str(caught.value), time.monotonic() - begin < 30.0
+
+    said = in_ranks(3, work)
+    assert said[1] == ("in its own code", True)
+    for rank in (0, 2):
+        words, in_time = said[rank]
+        assert in_time and "rank 1 could not give its state: ZeroDivisionError: in its own code" in words
 
 
 def test_store_that_is_gone_is_an_aborted_save() -> None:

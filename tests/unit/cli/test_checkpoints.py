@@ -72,7 +72,7 @@ def test_verify_finds_damage(trajload: Run, store: Path) -> None:
 def test_diff_names_what_differs(trajload: Run, store: Path) -> None:
     """The tensor, and nothing else; equal commits have exit code 0."""
     done = trajload("checkpoints", "diff", store, "10", "30")
-    assert done.code == 1 and "model: weight" in done.out and "counts" not in done.out
+    assert done.code == 1 and "model: weight: values: 1 of 6 elements" in done.out and "counts" not in done.out
     assert trajload("checkpoints", "diff", store, "10", "10").code == 0
     [row] = trajload("checkpoints", "diff", store, "10", "30", "--json").json["differences"]
     assert (row["component"], row["path"], row["rank"]) == ("model", "weight", 0)
@@ -81,6 +81,9 @@ def test_diff_names_what_differs(trajload: Run, store: Path) -> None:
 def test_gc_removes_old_ones_and_leftovers_and_leaves_pinned_ones(trajload: Run, store: Path) -> None:
     """Also by commit prefix and pin name; while a training writes the store it is refused."""
     (store / "gen" / "0000000009-s000000040-abcd").mkdir()
+    for alone in (("--every", "10"), ("--best", "min:loss")):
+        done = trajload("checkpoints", "gc", store, *alone)
+        assert done.code == 2 and "say with --last" in done.err
     digest = trajload("checkpoints", "ls", store, "--json").json["commits"][0]["digest"]
     assert trajload("checkpoints", "pin", store, "first", digest[:19]).code == 0
     found = trajload("checkpoints", "gc", store, "--last", "1", "--json").json
@@ -101,6 +104,8 @@ def test_export_writes_a_folder_that_safetensors_reads(trajload: Run, store: Pat
     assert done.code == 0
     assert load_file(tmp_path / "out" / "model.safetensors")["weight"][0, 0] == 20.0
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "linear"
+    assert trajload("checkpoints", "export", store, tmp_path / "bias", "--prefix", "bi").code == 0
+    assert set(load_file(tmp_path / "bias" / "model.safetensors")) == {"as"}
     assert trajload("checkpoints", "export", store, tmp_path / "other", "-c", "nothing").code == 2
 
 
