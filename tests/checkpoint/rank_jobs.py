@@ -234,6 +234,50 @@ def shard(
     leave()
 
 
+def pieces(folder: str, rank: int, world: int, port: int, out: str, value: float, beside: int = 3) -> None:
+    """Resume, or save, sharded tensors in whatever a component may be; tell what each holds, and objects that were replaced."""
+    from torch.distributed._shard.sharded_tensor import Shard as Piece
+    from torch.distributed._shard.sharded_tensor import init_from_local_shards
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    join(rank, world, port)
+    mesh, full = init_device_mesh("cpu", (world,)), torch.arange(14.0).reshape(7, 2) * value
+
+    def cut() -> Any:
+        return distribute_tensor(full.clone(), mesh, [Shard(0)])
+
+    rows = torch.tensor_split(torch.arange(7), world)[rank]
+    mine = Piece.from_tensor_and_offsets(full[rows].clone(), [int(rows[0]), 0], rank)
+    old_kind = init_from_local_shards([mine], 7, 2)  # FSDP1's and torchrec's
+    box = {"w": cut()}
+    state: dict[str, Any] = {
+        "in_dict": {"deep": {"w": cut()}, "beside": torch.full((beside,), value), "count": int(value)},
+        "in_list": [cut(), 3],
+        "bare": cut(),
+        "by_functions": tl.checkpoint.Component(get=lambda: {"w": box["w"]}, set=lambda saved: box.update(saved)),
+        "old_kind": {"w": old_kind},
+    }
+    held = [state["in_dict"]["deep"]["w"], state["in_list"][0], state["bare"]]
+    raised = ""
+    with tl.Checkpointer(folder, state, mode="async", timeout_s=30.0) as ckpt:
+        try:
+            if ckpt.resume().fresh:
+                ckpt.save(1)
+                ckpt.wait()
+        except TrajloadError as err:
+            raised = f"{type(err).__name__}: {err}"
+        now = [state["in_dict"]["deep"]["w"], state["in_list"][0], state["bare"]]
+        tensors = [*now, box["w"]]
+        told = {"whole": [tensor.full_tensor().tolist() for tensor in tensors], "raised": raised}
+        told["same"] = [a is b for a, b in zip(held, now, strict=True)]
+        told["rows"] = mine.tensor.tolist()
+        told["beside"] = [state["in_dict"]["beside"].tolist(), state["in_dict"]["count"]]
+        tell(out, told)
+        dist.barrier()
+    leave()
+
+
 def of_all(model: torch.nn.Module, optim: torch.optim.Optimizer) -> str:
     tensors: dict[str, Any] = dict(model.state_dict())
     for index, entries in optim.state_dict()["state"].items():

@@ -35,6 +35,22 @@ def test_fsdp_state_is_resharded_for_other_numbers_of_ranks(jobs: Any) -> None:
             assert (answer["step"], answer["resumed"]) == (3, saved[0]["after 3"])
 
 
+def test_sharded_tensors_come_back_wherever_they_stand(jobs: Any) -> None:
+    """In dicts, lists, by themselves, given by functions, and as ShardedTensor: saved by two ranks, loaded by three, in place."""
+    full = [[2.0 * row, 2.0 * row + 1.0] for row in range(7)]
+    for answer in jobs.run("pieces", 2, 1.0):
+        assert not answer["raised"], answer["raised"]
+    told = jobs.run("pieces", 3, 0.0)
+    for answer in told:
+        assert not answer["raised"], answer["raised"]
+        assert answer["whole"] == [full] * 4 and answer["same"] == [True] * 3
+        assert answer["beside"] == [[1.0] * 3, 1]
+    assert [row for answer in told for row in answer["rows"]] == full
+    for answer in jobs.run("pieces", 2, 0.0, 4):
+        assert "in_dict/beside: saved float32 [3], here float32 [4]" in answer["raised"]
+        assert answer["whole"][0] == [[0.0, 0.0]] * 7, "changed, though it does not fit"
+
+
 def test_each_rank_writes_its_pieces_and_nothing_is_pickled(jobs: Any, tmp_path: Path) -> None:
     """Pieces of different ranks in different files; torch's own index, a pickle, is not there; all is verified."""
     jobs.run("shard", 2, 1, 64, "sync")

@@ -80,9 +80,11 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sharded]]
     """Return the components without sharded tensors, and the others."""
     if not any(m in sys.modules for m in ("torch.distributed.tensor", "torch.distributed._shard.sharded_tensor")):
         return dict(state), {}
+    from trajload.checkpoint.components import take
+
     plain, sharded = {}, {}
     for name, component in state.items():
-        tree = component.state_dict() if hasattr(component, "state_dict") else component
+        tree = take(name, component)
         tensors = {path: value for path, value in _leaves(tree, name) if _is_sharded(value)}
         if tensors:
             sharded[name] = Sharded(name, component, _replaced(tree, name, _marked), tensors)
@@ -93,7 +95,9 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sharded]]
 
 def unsharded(name: str, component: Any) -> Sharded:
     """Return a component that has no sharded tensors yet: an optimiser before its first update."""
-    return Sharded(name, component, component.state_dict() if hasattr(component, "state_dict") else component, {})
+    from trajload.checkpoint.components import take
+
+    return Sharded(name, component, take(name, component), {})
 
 
 # ---- saving ----
@@ -238,9 +242,26 @@ def targets_of(saved_tree: Any, sharded: Sharded, index: Mapping[str, Mapping[st
         wrong += [f"{path}: {k} saved {facts[k]!r}, here {v!r}" for k, v in here.items() if facts[k] != v]
         targets[path] = live
     wrong += [f"{path}: sharded here, not in the checkpoint" for path in sharded.tensors if path not in marks]
+    wrong += _differing_whole(saved_tree, sharded)
     if wrong:
         raise CheckpointMismatchError("the checkpoint does not fit. Differing:\n  - " + "\n  - ".join(wrong))
     return targets
+
+
+def _differing_whole(saved_tree: Any, sharded: Sharded) -> list[str]:
+    """Return a line for each tensor beside the sharded ones that has another shape or dtype: torch would cast or replace it."""
+    import torch
+
+    live = dict(_leaves_and_marks(sharded.tree, sharded.name))
+    lines = []
+    for path, saved in _leaves_and_marks(saved_tree, sharded.name):
+        here = live.get(path)
+        if not isinstance(saved, torch.Tensor) or not isinstance(here, torch.Tensor) or not here.numel():
+            continue  # absent so far, or empty: nothing that another shape contradicts
+        if (saved.shape, saved.dtype) != (here.shape, here.dtype):
+            facts = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (saved, here))
+            lines.append("{}: saved {}, here {}".format(path, *facts))
+    return lines
 
 
 def _is_mark(value: Any) -> bool:

@@ -97,8 +97,8 @@ def check_tensor(tensor: Tensor, path: str) -> None:
     kind = type(tensor)
     if kind.__name__ == "DTensor" or hasattr(tensor, "device_mesh"):
         raise CheckpointError(
-            f"{path} is a DTensor: one rank holds only its part of it. Save sharded state through torch.distributed.checkpoint "
-            "into the generation's folder (adopt mode)."
+            f"{path} is a DTensor: one rank holds only its part of it. Sharded tensors are saved as a component of the Checkpointer's "
+            "`state`, not of `rank_state`, and not by `snapshot` or `audit`."
         )
     if isinstance(tensor, UninitializedTensorMixin):
         raise CheckpointError(f"{path} has no shape yet: run one batch through the module before saving.")

@@ -188,20 +188,27 @@ def _refuse(tree: Any) -> None:
 
 def _checker(one: Sharded, index: Mapping[str, Mapping[str, Any]]) -> Any:
     def check(tree: Any) -> None:
-        sharded.targets_of(tree, one, index)
+        targets = sharded.targets_of(tree, one, index)
+        if getattr(one.component, "check", None) is not None:
+            one.component.check(sharded.filled(tree, one.name, targets))
 
     return check
 
 
 def _loader(one: Sharded, index: Mapping[str, Mapping[str, Any]]) -> Any:
+    from trajload.checkpoint.components import kind_of
+    from trajload.checkpoint.in_place import assign
+
     def load(tree: Any) -> None:
         targets = sharded.targets_of(tree, one, index)
         sharded.load_pieces(targets, index)
         whole = sharded.filled(tree, one.name, targets)
-        if hasattr(one.component, "load_state_dict"):
-            one.component.load_state_dict(whole)
+        kind = kind_of(one.name, one.component)
+        if kind == "callable":
+            one.component.set(whole)
+        elif kind == "tree":
+            assign(one.component, whole)
         else:
-            one.component.clear()
-            one.component.update(whole)
+            one.component.load_state_dict(whole)
 
     return load
