@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,21 +14,35 @@ from trajload.checkpoint.store import Store
 
 pytestmark = pytest.mark.multiproc
 
-TIMEOUT_S = 2.0
-
-OF_RANK_0 = ["begun", "part made", "files written", "part finished", "voting", "committing", "committed", "told"]
-OF_OTHERS = ["begun", "part made", "files written", "part finished", "voting", "told"]
-AFTER_THE_COMMIT = {"committed", "told"}
 DEATHS = [
-    *((2, 0, where) for where in OF_RANK_0),
-    *((2, 1, where) for where in OF_OTHERS),
+    *(
+        (2, 0, where)
+        for where in (
+            "begun",
+            "part made",
+            "files written",
+            "part finished",
+            "voting",
+            "committing",
+            "committed",
+            "told",
+        )
+    ),
+    *((2, 1, where) for where in ("begun", "part made", "files written", "part finished", "voting", "told")),
     *((4, 0, where) for where in ("begun", "committing")),
     *((4, 3, where) for where in ("part made", "voting")),
 ]
+"""All of two ranks, and four of four; `scripts/crash-tests --only ranks` kills each of 2 and 4 ranks everywhere, in both modes."""
+
+
+def mode_at(where: str) -> str:
+    return "async" if where in ("files written", "voting") else "sync"
 
 
 @pytest.fixture(scope="module")
-def deaths(jobs_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+def deaths(
+    jobs_in: Callable[[Path], Any], rank_kills: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Any, Any]:
     """For each death the job, its folder and what its ranks told: three jobs at a time, which mostly wait."""
     deaths = tmp_path_factory.mktemp("deaths")
 
@@ -35,8 +50,7 @@ def deaths(jobs_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFact
         folder = deaths / f"{world} {victim} {where}"
         folder.mkdir()
         jobs = jobs_in(folder)
-        mode = "async" if where in ("files written", "voting") else "sync"
-        return jobs, folder, jobs.run("die_while_saving", world, victim, where, mode, expected=(victim,))
+        return jobs, folder, rank_kills.die(jobs, world, victim, where, mode_at(where))
 
     with ThreadPoolExecutor(3) as pool:
         return {death: pool.submit(die, *death) for death in DEATHS}
@@ -45,28 +59,17 @@ def deaths(jobs_in: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFact
 @pytest.mark.alone
 @pytest.mark.parametrize(("world", "victim", "where"), DEATHS)
 def test_rank_killed_while_saving_leaves_whole_commits_only_and_survivors_raise_in_time(
-    deaths: dict[Any, Any], world: int, victim: int, where: str
+    deaths: dict[Any, Any], rank_kills: ModuleType, world: int, victim: int, where: str
 ) -> None:
     """At each step of the protocol; then a new job goes on from the newest commit with the next number."""
     jobs, folder, told = deaths[world, victim, where].result()
-    assert jobs.codes[victim] == -9
-    survivors = [answer for rank, answer in enumerate(told) if rank != victim]
-    is_published = where in AFTER_THE_COMMIT
-    store = Store(folder / "store", create=False)
-    assert [commit.step for commit in store.commits()] == ([1, 2] if is_published else [1])
-    assert all(store.verify(commit) == [] for commit in store.commits())
-    if where == "told":
-        assert all(answer["raised"] is None for answer in survivors)
-    else:
-        assert all(answer["raised"].startswith("CheckpointAbortedError: ") for answer in survivors), survivors
-        assert all(answer["after_s"] < TIMEOUT_S + 5.0 for answer in survivors), survivors
-        if victim != 0:
-            assert f"rank {victim} did not come to the vote" in survivors[0]["raised"]
-    newest = 2 if is_published else 1
-    again = jobs.run("go_on", 2, newest + 1)
-    assert [answer["step"] for answer in again] == [newest] * 2
-    assert [commit.step for commit in store.commits()][-1] == newest + 1
-    assert len(list((folder / "store" / "gen").iterdir())) == len(store.commits()), "leftovers were not swept"
+    assert rank_kills.what_is_wrong(jobs, told, folder / "store", world, victim, where, mode_at(where)) == []
+
+
+def test_every_step_of_the_protocol_is_killed(rank_kills: ModuleType) -> None:
+    """The short list holds every step of two ranks; the full one every rank of four, in both modes."""
+    assert {(2, victim, where) for _, victim, where, _ in rank_kills.all_kills(2)} <= set(DEATHS)
+    assert len(rank_kills.all_kills(2, 4)) == 2 * (8 + 6) + 2 * (8 + 3 * 6)
 
 
 def test_ranks_resume_their_own_streams_and_the_common_weights(jobs: Any) -> None:

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from trajload.checkpoint.diff import diff_parts
+from trajload.checkpoint.exporting import export
+from trajload.checkpoint.restoring import restore
 from trajload.checkpoint.store import Store
+from trajload.errors import CheckpointMismatchError, ConfigError
 
 pytestmark = pytest.mark.multiproc
 
@@ -60,6 +65,20 @@ def test_each_rank_writes_its_pieces_and_nothing_is_pickled(jobs: Any, tmp_path:
     assert all({"dcp/__0_0.distcp", "sharded.json"} <= set(part.files) for part in parts)
     assert not list(tmp_path.rglob(".metadata"))
     assert store.verify(commit) == []
+    with pytest.raises(ConfigError, match="component 'model' is sharded over ranks"):
+        export(parts[0], tmp_path / "exported")
+    with pytest.raises(CheckpointMismatchError, match="a Checkpointer loads it"):
+        restore({"model": torch.nn.Identity()}, parts[0])
+
+
+def test_diff_compares_pieces(jobs: Any, tmp_path: Path) -> None:
+    """Each that moved is named by its tensor and place; a commit is equal to itself."""
+    jobs.run("shard", 2, 2, 64, "sync")
+    store = Store(tmp_path / "store", create=False)
+    first, second = store.commits()
+    lines = [str(line) for line in diff_parts(store.part(first, 1), store.part(second, 1))]
+    assert "model: 0.weight: values: piece of [32, 6] at [32, 0]" in lines
+    assert diff_parts(store.part(first, 1), store.part(first, 1)) == []
 
 
 def test_flipped_bit_of_a_piece_is_noticed_by_all_ranks(jobs: Any, tmp_path: Path) -> None:

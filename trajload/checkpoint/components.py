@@ -29,7 +29,7 @@ __all__ = ["RESERVED", "Component", "about", "check_names", "kind_of", "paramete
 
 _IN_PLACE = (Tensor, np.ndarray, dict, list, deque, set, bytearray, OrderedDict, defaultdict, Counter)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-RESERVED = ("part", "dcp")
+RESERVED = ("part", "dcp", "sharded")
 """Names of the store's own files and folders beside those of components."""
 
 
@@ -58,8 +58,8 @@ def check_names(state: Mapping[str, Any]) -> None:
     for name, value in state.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in RESERVED:
             raise ConfigError(
-                f"component name {name!r} is invalid: expected letters, digits, '_', '-' and '.', at most 100, and not "
-                f"{' or '.join(map(repr, RESERVED))}."
+                f"component name {name!r} is invalid: expected ASCII letters, digits, '_', '-' and '.', at most 100, and none of "
+                f"{', '.join(map(repr, RESERVED))}."
             )
         if (other := lower.setdefault(name.lower(), name)) != name:
             raise ConfigError(

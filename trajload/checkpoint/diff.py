@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trajload.checkpoint.reader import PartReader
 from trajload.checkpoint.saved import Saved, component_names, read_saved
+from trajload.checkpoint.sharded import pieces_of
 from trajload.checkpoint.tensor_file import TensorFile
 from trajload.checkpoint.tree import child_path
 
@@ -57,7 +58,23 @@ def diff_parts(a: PartReader, b: PartReader) -> list[Difference]:
         elif any(_digest(a, file) != _digest(b, file) for file in (f"{name}.json", f"{name}.safetensors")):
             lines = list(_component(name, a, b))
             found += lines or [Difference(name, "", "form", "", "")]
-    return found
+    return [*found, *_sharded(a, b)]
+
+
+def _sharded(a: PartReader, b: PartReader) -> Iterator[Difference]:
+    """Compare the pieces of sharded tensors that both parts hold; where they are cut differently, only that is told."""
+    one, other = pieces_of(a), pieces_of(b)
+    for key in sorted({*one, *other}):
+        component, _, path = key[0].partition("/")
+        piece = f"piece of {list(key[2])} at {list(key[1])}"
+        if key not in other:
+            yield Difference(component, path, "only in a", piece, "")
+        elif key not in one:
+            yield Difference(component, path, "only in b", "", piece)
+        elif one[key][0] != other[key][0]:
+            yield Difference(component, path, "dtype", one[key][0], other[key][0])
+        elif one[key] != other[key]:
+            yield Difference(component, path, "values", piece, "")
 
 
 def _digest(part: PartReader, file: str) -> str | None:

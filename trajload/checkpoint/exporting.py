@@ -23,6 +23,7 @@ from trajload.checkpoint.failures import refusing
 from trajload.checkpoint.fit import plain_keys
 from trajload.checkpoint.reader import PartReader
 from trajload.checkpoint.saved import Saved, read_saved
+from trajload.checkpoint.sharded import pieces_of
 from trajload.checkpoint.tensor_file import TensorFile, refuse_pickle
 from trajload.checkpoint.tensors import FORMAT_NAMES, dtype_name, plan_layout, tensor_chunks
 from trajload.errors import CheckpointError, ConfigError
@@ -81,6 +82,11 @@ def export(
         raise ConfigError(f"folder {os.fspath(folder)!r} exists and is not empty: give a new one.")
     copied = _checked_extra(extra)
     saved = read_saved(part, component)
+    if any(path.startswith(f"{component}/") for path, _, _ in pieces_of(part)):
+        raise ConfigError(
+            f"component {component!r} is sharded over ranks, and one part holds only pieces of it. Load it with a Checkpointer, put it "
+            "together (FSDP2: get_model_state_dict with full_state_dict=True), and save that as a component of a store of its own."
+        )
     names = {name: name.removeprefix(prefix) for name in saved.facts if name.startswith(prefix)}
     if not names or "" in names.values():
         raise ConfigError(

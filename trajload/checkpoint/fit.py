@@ -50,7 +50,8 @@ def compare(name: str, live: Any, saved: Saved, names: Mapping[int, str], fit: F
     here = about(name, live, names)
     kind = here["kind"]
     if saved.about.get("kind") != kind:
-        fit.wrong(f"{name}: saved as {saved.about.get('kind')!r}, here {kind!r}")
+        hint = "; if it is sharded over ranks, a Checkpointer loads it" if saved.about.get("kind") == "callable" else ""
+        fit.wrong(f"{name}: saved as {saved.about.get('kind')!r}, here {kind!r}{hint}")
         return
     if kind == "module":
         _compare_module(name, live, saved, fit)

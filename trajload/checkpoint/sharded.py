@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.checkpoint.planner import WriteItem
 
-__all__ = ["INDEX_FILE", "Sharded", "Shards", "read_index", "split"]
+__all__ = ["INDEX_FILE", "Sharded", "Shards", "pieces_of", "read_index", "split"]
 
 INDEX_FILE = "sharded.json"
 _FOLDER = "dcp"
@@ -213,6 +213,30 @@ def read_index(readers: Mapping[int, Any]) -> dict[str, dict[str, Any]]:
         if have != want:
             raise CheckpointCorruptError(f"sharded tensor {path!r} has {have} of {want} elements in the checkpoint.")
     return tensors
+
+
+def pieces_of(part: Any) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], tuple[str, str]]:
+    """Return (path, offsets, sizes) → (dtype, digest) of the pieces that a part holds; the digest is of the piece as it is stored.
+
+    Raises:
+        CheckpointCorruptError: A file is damaged.
+    """
+    from trajload.checkpoint.digests import digest_bytes
+
+    if INDEX_FILE not in part.files:
+        return {}
+    found, checked = {}, set()
+    for path, facts in json.loads(part.read(INDEX_FILE))["tensors"].items():
+        for chunk in facts["chunks"]:
+            if chunk["file"] not in checked:
+                checked.add(chunk["file"])
+                for _ in part.chunks(chunk["file"]):
+                    pass  # read to the end, it is verified
+            with part.path(chunk["file"]).open("rb") as file:
+                file.seek(chunk["offset"])
+                digest = digest_bytes(file.read(chunk["length"]))
+            found[path, tuple(chunk["offsets"]), tuple(chunk["sizes"])] = facts["dtype"], digest
+    return found
 
 
 def _volume(sizes: list[int]) -> int:

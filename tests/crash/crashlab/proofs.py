@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from by_path import load
 from crashlab import cuts, tracer
 from crashlab.bypass import bypassing_calls
 from crashlab.damage import damage, make_store
@@ -26,6 +27,7 @@ __all__ = ["PROOFS", "Row"]
 ALL = 1_000_000
 """More points than there are."""
 
+_CHECKPOINT_TESTS = Path(__file__).parents[2] / "checkpoint"
 _S3_LAB = Path(__file__).parents[2] / "unit" / "checkpoint" / "s3lab.py"
 
 
@@ -152,10 +154,7 @@ def _over_http(seed: int) -> Iterator[Row]:
     import pytest
     from crashlab import objects
 
-    found = importlib.util.spec_from_file_location("s3lab", _S3_LAB)
-    assert found is not None and found.loader is not None
-    s3lab = importlib.util.module_from_spec(found)
-    found.loader.exec_module(s3lab)
+    s3lab = load(_S3_LAB)
     draw = random.Random(seed)
 
     def trouble(method: str, path: str) -> str | None:
@@ -176,6 +175,23 @@ def _over_http(seed: int) -> Iterator[Row]:
         yield Row("object store over HTTP", skipped=str(skipped))
 
 
+def ranks(folder: Path, seed: int) -> Iterator[Row]:
+    """Each of 2 and of 4 ranks killed at each step of the protocol, in both modes; survivors raise, the next job goes on."""
+    from trajload.checkpoint.nursery import Nursery
+
+    lab, what_they_do = (load(_CHECKPOINT_TESTS / f"rank_{name}.py", importable=True) for name in ("kills", "jobs"))
+    with Nursery() as nursery:
+        for world in (2, 4):
+            row = Row(f"one of {world} ranks killed while saving")
+            for kill in lab.all_kills(world):
+                place = folder / "-".join(map(str, kill)).replace(" ", "_")
+                place.mkdir()
+                row.cases += 1
+                jobs = lab.Jobs(nursery, what_they_do, place)
+                row.violations += lab.what_is_wrong(jobs, lab.die(jobs, *kill), place / "store", *kill)
+            yield row
+
+
 PROOFS: dict[str, Callable[[Path, int], Iterator[Row]]] = {
     "kills": kills,
     "power-cuts": power_cuts,
@@ -185,4 +201,5 @@ PROOFS: dict[str, Callable[[Path, int], Iterator[Row]]] = {
     "damage": damages,
     "races": races,
     "objects": object_stores,
+    "ranks": ranks,
 }

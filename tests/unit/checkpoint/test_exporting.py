@@ -200,7 +200,7 @@ def test_differences_are_told_by_component_tensor_and_field(store: Store, kept: 
     state = {"model": model, "optim": optim, "n": n, "new": {"a": 1}, "same": {"t": torch.ones(3)}}
     found = diff_parts(first, kept.keep(store, state))
     assert [str(d) for d in found if d.component == "model"] == [
-        "model: 0.bias: values:  -> 1 of 3 elements, by at most 0.5"
+        "model: 0.bias: values: 1 of 3 elements, by at most 0.5"
     ]
     assert {(d.component, d.path, d.kind, d.a, d.b) for d in found if d.component != "model"} == {
         ("optim", "param_groups[0].lr", "field", "0.1", "0.01"),
