@@ -48,6 +48,12 @@ def test_training_that_fails_by_itself_is_no_difference(trainees: ModuleType) ->
         assert_continues(trainees.make, kills=1, arguments={"colour": 1})
 
 
+def test_training_that_begins_otherwise_each_time_is_told_to_seed(trainees: ModuleType, nursery: Nursery) -> None:
+    """Found at the first step, where nothing has been resumed yet: the checkpoint is not to blame."""
+    with pytest.raises(AssertionError, match=r"step 1 \(resumed after None\)(.|\n)*Seed all that it draws from"):
+        assert_continues(trainees.make_unseeded, steps=12, every=4, kills=1, nursery=nursery)
+
+
 BAD: list[tuple[Any, str]] = [
     ({"kills": 0}, "kills=0"),
     ({"steps": 5}, "steps=5"),

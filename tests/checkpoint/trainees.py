@@ -81,3 +81,10 @@ def make(dataset: str | None = None, forget: str | None = None, ranks: int = 1) 
     rng = tl.Streams() if forget == "own" else tl.Streams(own=own)
     state.pop(forget or "", None)
     return Training(state, step, rng=rng, close=None if loader is None else loader.close)
+
+
+def make_unseeded() -> Training:
+    """One of whose generators begins anywhere."""
+    training = make()
+    random.seed()
+    return training

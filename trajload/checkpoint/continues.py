@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Continuation", "assert_continues"]
 
+_NOT_SEEDED = (
+    "\nNothing had been resumed here: `make` gives another training each time. Seed all that it draws from and that is saved: "
+    "random.seed(0), np.random.seed(0), torch.manual_seed(0)."
+)
 _MOST_NAMES = 12
 
 
@@ -71,7 +75,8 @@ def assert_continues(
     cursor, and the next batch.
 
     Args:
-        make: A function at the top level of a file, returning a `Training`; it is called once in each process.
+        make: A function at the top level of a file, returning a `Training`; it is called once in each process. It seeds what it
+            and `rng` draw from, so that two runs begin alike.
         steps: Updates of each run.
         every: Updates between saves.
         kills: How often the second run is killed.
@@ -219,9 +224,10 @@ class _Runs:
             raise AssertionError(f"{who} made steps {list(made)}, expected them from {first} on.")
         for step, line in made.items():
             where = f"{who}, step {step} (resumed after {resumed})"
+            hint = _NOT_SEEDED if resumed is None else ""
             if line["value"] != expected[step]["value"]:
-                raise AssertionError(f"{where} returned {line['value']!r}, expected {expected[step]['value']!r}.")
-            _compare(where, line["leaves"], expected[step]["leaves"])
+                raise AssertionError(f"{where} returned {line['value']!r}, expected {expected[step]['value']!r}.{hint}")
+            _compare(where, line["leaves"], expected[step]["leaves"], hint)
             result.steps_compared += 1
 
 
@@ -237,7 +243,7 @@ def _logs(spec: Spec) -> list[Path]:
     return [Path(spec.log if rank == 0 else f"{spec.log}.{rank}") for rank in range(spec.ranks)]
 
 
-def _compare(where: str, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+def _compare(where: str, found: Mapping[str, str], expected: Mapping[str, str], hint: str = "") -> None:
     """Raise AssertionError with the names of the leaves that differ."""
     if found == expected:
         return
@@ -247,4 +253,4 @@ def _compare(where: str, found: Mapping[str, str], expected: Mapping[str, str]) 
         if found.get(path) != expected.get(path)
     ]
     more = f"\n  and {len(wrong) - _MOST_NAMES} more" if len(wrong) > _MOST_NAMES else ""
-    raise AssertionError(f"{where}: the state differs in\n  " + "\n  ".join(wrong[:_MOST_NAMES]) + more)
+    raise AssertionError(f"{where}: the state differs in\n  " + "\n  ".join(wrong[:_MOST_NAMES]) + more + hint)
