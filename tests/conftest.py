@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -234,6 +235,10 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()  # what only waits for the collector is no leak
     for thread in new_threads():
         thread.join(_PATIENCE_S)
+    # Threads of a library's own (Arrow's that read ahead) may close a file a moment after the call that opened it.
+    deadline = time.monotonic() + _PATIENCE_S
+    while new_fds() and time.monotonic() < deadline:
+        time.sleep(0.01)
     left = []
     if new_threads():
         left.append(f"threads {sorted(t.name for t in new_threads())}")

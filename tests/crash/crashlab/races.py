@@ -56,8 +56,11 @@ def _go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def meet(root: Path, rounds: int, publishing: str = "links") -> Race:
-    """Let both commit the same sequence number at the same moment, `rounds` times, with no lock to keep them apart."""
+def meet(root: Path, rounds: int, publishing: str = "links", *, is_enough: bool = False) -> Race:
+    """Let both commit the same sequence number at the same moment, `rounds` times, with no lock to keep them apart.
+
+    With `is_enough` the first violation ends it: how soon two processes meet is up to the machine.
+    """
     race = Race()
     Store(root)
     with _writers(root, "meet", publishing, rounds) as writers:
@@ -75,6 +78,8 @@ def meet(root: Path, rounds: int, publishing: str = "links") -> Race:
             newest, _ = Store(root).newest(verify="full")
             if winners and (newest is None or [newest.seq, newest.digest] not in [replies[i] for i in winners]):
                 race.violations.append(f"round {number}: the newest is {newest}, the winner was told {replies}")
+            if is_enough and race.violations:
+                break
             for process in writers:
                 _go(process)
     return race
