@@ -71,7 +71,7 @@ def slow_codec(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -
 def slow_block_codec(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
     from trajload.decode import video
 
-    patch.setattr(video, "decode_video", parts.sleepy(video.decode_video, 0.4))
+    patch.setattr(video, "decode_video", parts.sleepy(video.decode_video, 0.15))
     return []
 
 
