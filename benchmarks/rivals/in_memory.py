@@ -31,8 +31,8 @@ def load_arrays(request: Request) -> dict[str, tuple[np.ndarray, int]]:
     return arrays
 
 
-def numpy_batches(request: Request) -> Batches:
-    """Gather rows with NumPy, two batches ahead, in as many threads as other loaders have workers."""
+def numpy_batches(request: Request, is_ahead: bool) -> Batches:
+    """Gather rows with NumPy, two batches ahead, in as many threads as other loaders have workers; or when they are asked for."""
     work = request.workload
     arrays = load_arrays(request)
     numbers = endless(work, request.seed)
@@ -43,6 +43,9 @@ def numpy_batches(request: Request) -> Batches:
         )
         return {name: values[first[:, None] + np.arange(steps)] for name, (values, steps) in arrays.items()}
 
+    if not is_ahead:
+        while True:
+            yield gather(list(itertools.islice(numbers, work.batch)))
     with ThreadPoolExecutor(request.workers) as pool:
         works = [pool.submit(gather, list(itertools.islice(numbers, work.batch))) for _ in range(2 * request.workers)]
         while True:
@@ -73,5 +76,5 @@ def copy_limit(request: Request) -> Batches:
         yield {name: value.unflatten(0, (work.batch, -1)) for name, value in out.items()}
 
 
-def batches(request: Request, limit: bool = False) -> Batches:
-    return copy_limit(request) if limit else numpy_batches(request)
+def batches(request: Request, limit: bool = False, is_ahead: bool = True) -> Batches:
+    return copy_limit(request) if limit else numpy_batches(request, is_ahead)

@@ -162,6 +162,14 @@ _ALL = (
         notes="decodes nothing: all pictures raw in memory, gathered by NumPy in 2 threads",
     ),
     Rival(
+        name="in-ram-plain",
+        module="in_memory",
+        variant={"is_ahead": False},
+        packages=("numpy",),
+        format="raw",
+        notes="the same in the training thread, as it is mostly written",
+    ),
+    Rival(
         name="copy-limit",
         module="in_memory",
         variant={"limit": True},

@@ -30,6 +30,8 @@ _MANY_LANES = 32
 _EVEN_BYTES = 400 << 20
 """Up to so much there is room for blocks that are decoded ahead, so that decoding is spread evenly; beyond it, for what all
 lanes have in use."""
+_LEAD_BYTES = 32 << 20
+"""Of blocks beside those of the lanes, at least: without them one in sixteen is evicted at 240x320 and decoded again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int)
         if asked < block_bytes:
             raise budget.too_small(block_bytes)
         return budget
-    # Of many lanes some are between two blocks, and leave room for the next.
-    num_needed = num_lanes + (num_lanes < _MANY_LANES)
+    # Of many lanes some are between two blocks, and leave room for the next. It is a tight fit: a few more spare evictions.
+    num_needed = num_lanes + (num_lanes < _MANY_LANES) + min(num_workers + 2, _LEAD_BYTES // max(block_bytes, 1))
     # Where epochs begin with a new block in each lane, there is room for those beside the last ones of the epoch before.
     num_ahead = num_lanes // 4 if all(shape.has_seams for shape in shapes) else num_lanes + num_lanes // 8
     num_even = num_lanes + num_ahead + 2 * num_workers + 4
