@@ -84,7 +84,7 @@ def collector_words(told: Mapping[str, Any]) -> str:
     number = told["collections"]
     what = f"{number} full collection{'' if number == 1 else 's'}"
     if not number:
-        return f"{what}"
+        return what
     words = f"{what}, {told['total_ms']:.0f} ms in all, the longest {told['longest_ms']:.0f} ms"
     return words + (f", {told['in_longest_wait_ms']:.0f} ms of the longest wait" if told["is_longest_wait"] else "")
 

@@ -169,9 +169,8 @@ class BatchBuilder:
             self._slot_plans[num_rows] = found
         return found
 
-    def check_memory(self, rows: slice) -> None:
+    def check_memory(self, num_rows: int) -> None:
         """Raise ConfigError where a batch of so many rows would not fit in memory: the system would end the process."""
-        num_rows = rows.stop - rows.start
         needed = num_rows * (self.window_bytes + self.num_steps * _STEP_BYTES + _ROW_BYTES)
         if needed < _MIN_CHECKED_BYTES:
             return
@@ -188,7 +187,7 @@ class BatchBuilder:
         if rows is None:
             return None
         check_rows(rows, self.sampler.global_batch_size)
-        self.check_memory(rows)
+        self.check_memory(rows.stop - rows.start)
         return self.sampler.refs(train_step, rows)
 
     def build(
@@ -196,7 +195,7 @@ class BatchBuilder:
     ) -> Job:
         """Return the job of `train_step` with every row built, one after the other in this thread."""
         if rows is None:
-            self.check_memory(self.rows_at(train_step))
+            self.check_memory(self.num_rows)
         job = self.open_job(train_step, self.refs_of(train_step, rows))
         job.draws = {} if tell_draws else None
         for b in range(job.num_rows):

@@ -172,7 +172,7 @@ class Engine:
         Raises:
             ConfigError: A batch does not fit in memory.
         """
-        self.builder.check_memory(self.builder.rows)
+        self.builder.check_memory(self.builder.num_rows)
         if self.num_workers == 0:
             return self.inline(train_step)
         batches = self.workers.start(self, train_step)
