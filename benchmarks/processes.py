@@ -16,6 +16,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 QUIET_S = 0.5
 """Rest after a measurement: what was killed gives its memory and cores back."""
+KILLED_S = 10.0
+"""How long a killed process may take to be gone."""
 
 
 def run_child(
@@ -69,11 +71,31 @@ def shared_memory_bytes() -> int:
 
 
 def end_session(session: int) -> None:
-    """Kill every process of a session that this module started (its leader's pid is the session's number)."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(session, signal.SIGKILL)
+    """Kill every process of a session that this module started (its leader's pid is the session's number).
+
+    Returns when none of them runs any more: a killed process goes on until it is next given a core, which on a busy
+    machine is later than the kill.
+
+    Raises:
+        TimeoutError: Some still run ten seconds after they were killed (in an uninterruptible wait for a disk, say).
+    """
+    deadline = time.monotonic() + KILLED_S
+    while alive := _alive(session):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {alive} of session {session} still run {KILLED_S:.0f} s after SIGKILL")
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _alive(session: int) -> list[int]:
+    """Return the processes of a session that still run, zombies left out."""
+    alive = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        # Fields after the name, which may hold spaces: state, parent, group, session.
         with contextlib.suppress(OSError, IndexError, ValueError):
-            if int(stat.read_text().rpartition(")")[2].split()[3]) == session:
-                os.kill(int(stat.parent.name), signal.SIGKILL)
+            # Fields after the name, which may hold spaces: state, parent, group, session.
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                alive.append(int(stat.parent.name))
+    return alive
