@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-__all__ = ["KNOWN_VERSIONS", "compiled", "loaded_quickly"]
+__all__ = ["KNOWN_VERSIONS", "compiled", "compiled_short", "loaded_quickly"]
 
 _F = TypeVar("_F")
 
@@ -19,10 +19,22 @@ KNOWN_VERSIONS = ((0, 68),)
 
 def compiled(function: _F) -> _F:
     """Return `function` as a kernel: compiled when first called, kept on disk, run without the GIL, bounds unchecked."""
+    return _compiled(function, nogil=True)
+
+
+def compiled_short(function: _F) -> _F:
+    """Return a kernel of a few microseconds, as `compiled` does, but run with the GIL.
+
+    Where threads compete, a thread that lets go of the GIL waits for it and for a core: often ten times as long as such
+    a kernel takes.
+    """
+    return _compiled(function, nogil=False)
+
+
+def _compiled(function: Any, *, nogil: bool) -> Any:
     import numba
 
-    made: Any = numba.njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
-    return loaded_quickly(made)
+    return loaded_quickly(numba.njit(nogil=nogil, cache=True, boundscheck=False, error_model="numpy")(function))
 
 
 def loaded_quickly(dispatcher: Any) -> Any:

@@ -9,33 +9,33 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trajload.types import NDArray
 
-if TYPE_CHECKING:
-    import torch
-
 __all__ = ["MIN_POOLED_BYTES", "TensorPool"]
 
 MIN_POOLED_BYTES = 1 << 18
-"""Smaller tensors come from torch: malloc reuses their memory by itself."""
+"""The memory of smaller ones is used again by malloc itself."""
 _ALIGNMENT = 64
 
 
 class TensorPool:
-    """Hands out uninitialised tensors, and takes their memory back when nothing refers to it any more.
+    """Hands out uninitialised memory for tensors, and takes it back when nothing refers to it any more.
 
-    Nothing means nothing: views, NumPy arrays made of the tensor, and tensors that share its storage all keep the
-    memory out of the pool. Each tensor has a storage of its own, so saving one saves no more than it shows.
+    Nothing means nothing: tensors made of the array, their views, and arrays made of them all keep the memory out of the
+    pool. Each tensor has a storage of its own, so saving one saves no more than it shows.
     Thread-safe without a lock, since memory may come back in the middle of anything, wherever Python drops an object.
     """
 
-    def __init__(self, max_free: int, *, pin_memory: bool = False) -> None:
-        """Keep at most `max_free` pieces of each size that are not in use; page-locked ones where asked for."""
-        self._max_free = max_free
+    def __init__(self, max_free: int, *, max_free_bytes: int = 0, pin_memory: bool = False) -> None:
+        """Keep pieces that are not in use: of each size `max_free`, or more where those take no more than `max_free_bytes`.
+
+        They are page-locked where asked for.
+        """
+        self._max_free, self._max_free_bytes = max_free, max_free_bytes
         self.pin_memory = pin_memory
         self._free: dict[int, deque[NDArray]] = {}
         self._leases: dict[int, _Lease] = {}
@@ -44,16 +44,8 @@ class TensorPool:
         self.num_allocated = 0
         """Pieces ever allocated; stays level in a steady run."""
 
-    def empty(self, shape: tuple[int, ...], np_dtype: np.dtype[Any], torch_dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor with undefined values."""
-        import torch  # here: worker processes use arrays alone, and do not pay for loading it
-
-        if math.prod(shape) * np_dtype.itemsize < MIN_POOLED_BYTES:
-            return torch.empty(shape, dtype=torch_dtype)
-        return torch.from_numpy(self.empty_array(shape, np_dtype))
-
     def empty_array(self, shape: tuple[int, ...], np_dtype: np.dtype[Any]) -> NDArray:
-        """Return an array with undefined values."""
+        """Return an array with undefined values, of which one tensor may be made (`torch.from_numpy`)."""
         num_bytes = math.prod(shape) * np_dtype.itemsize
         if num_bytes < MIN_POOLED_BYTES:
             return np.empty(shape, np_dtype)
@@ -82,16 +74,20 @@ class TensorPool:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (TensorPool, (self._max_free,))  # memory stays where it is, and so does the device
+        return (_new_pool, (self._max_free, self._max_free_bytes))  # memory stays where it is, and so does the device
 
     def _take_back(self, piece: NDArray) -> None:
         free = self._free.get(piece.nbytes)
-        if free is not None and len(free) < self._max_free:
+        if free is not None and len(free) < max(self._max_free, self._max_free_bytes // piece.nbytes):
             free.append(piece)
 
     def clear(self) -> None:
         """Forget the memory that is not in use. What is in use comes back no more."""
         self._free = {}
+
+
+def _new_pool(max_free: int, max_free_bytes: int) -> TensorPool:
+    return TensorPool(max_free, max_free_bytes=max_free_bytes)
 
 
 class _Lease(weakref.ref):  # type: ignore[type-arg]

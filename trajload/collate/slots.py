@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajload.collate.pool import MIN_POOLED_BYTES, TensorPool
+from trajload.collate.pool import TensorPool
 from trajload.collate.stream_slots import (
     LayoutLike,
     StreamLayout,
@@ -82,41 +81,19 @@ class SlotPlan:
             shapes["row_is_pad"] = ((B,), flag)
         self.shapes = shapes
         """Shape and dtype of each tensor that has a size of its own; the values of ragged streams are not among them."""
-        self._patterns: list[tuple[str, torch.Tensor]] | None = None
-        """Of each key a tensor of its dtype and shape; of its dtype alone where the memory is large."""
-        self._large: set[str] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_patterns": None}  # worker processes do not load torch for them
 
     def reserve(self, pool: TensorPool | None = None) -> BatchSlots:
         """Return memory for one batch, all of it undefined until it is opened; large streams come from `pool`."""
         import torch  # here: worker processes write arrays that exist, and do not pay for loading it
 
-        if self._patterns is None:
-            self._patterns = [
-                (key, torch.empty(0 if self._is_large(key) else shape, dtype=getattr(torch, dtype.name)))
-                for key, (shape, dtype) in self.shapes.items()
-            ]
-            self._large = {key for key in self.shapes if self._is_large(key)}
-        tensors = {}
-        for key, pattern in self._patterns:
-            if key not in self._large:
-                tensors[key] = torch.empty_like(pattern)  # half the time of torch.empty, which parses shape and dtype
-            elif pool is None:
-                tensors[key] = torch.empty(self.shapes[key][0], dtype=pattern.dtype)
-            else:
-                tensors[key] = pool.empty(*self.shapes[key], pattern.dtype)
-        return BatchSlots(self, tensors=tensors)
-
-    def _is_large(self, key: str) -> bool:
-        shape, dtype = self.shapes[key]
-        return key in self.values and math.prod(shape) * dtype.itemsize >= MIN_POOLED_BYTES
+        # Arrays that torch takes over: making a tensor lets go of Python's lock, and ten of them wait for it ten times.
+        pool = pool or TensorPool(max_free=0)
+        arrays = {key: pool.empty_array(shape, dtype) for key, (shape, dtype) in self.shapes.items()}
+        return BatchSlots(self, arrays, {key: torch.from_numpy(array) for key, array in arrays.items()})
 
     def over(self, arrays: Mapping[str, NDArray], *, is_filled: bool = False) -> BatchSlots:
         """Return slots over memory that exists, shaped as `shapes` says; `is_filled` keeps its masks and numbers."""
-        slots = BatchSlots(self, arrays=arrays)
-        return slots.open(is_filled=is_filled)
+        return BatchSlots(self, arrays).open(is_filled=is_filled)
 
 
 class BatchSlots(StreamSlots):
@@ -130,9 +107,8 @@ class BatchSlots(StreamSlots):
     def __init__(
         self,
         plan: SlotPlan,
-        *,
+        arrays: Mapping[str, NDArray],
         tensors: dict[str, torch.Tensor] | None = None,
-        arrays: Mapping[str, NDArray] | None = None,
     ) -> None:
         """Use `allocate`, `SlotPlan.reserve` or `SlotPlan.over`."""
         self.num_rows = plan.num_rows
@@ -176,27 +152,27 @@ class BatchSlots(StreamSlots):
         """Return where the memory of each tensor begins, in the order of `SlotPlan.shapes`."""
         if self._tensors is not None:
             return [tensor.data_ptr() for tensor in self._tensors.values()]
-        assert self._arrays is not None
         return [int(self._arrays[key].ctypes.data) for key in self._plan.shapes]
 
     def memory(self, key: str) -> NDArray:
         """Return one tensor's memory without opening the slots."""
-        if self._tensors is not None:
-            return self._tensors[key].numpy()
-        assert self._arrays is not None
         return self._arrays[key]
 
-    def open(self, *, is_filled: bool = False) -> BatchSlots:
+    def open(self, *, is_filled: bool = False, but: Container[str] = ()) -> BatchSlots:
         """Make the arrays, masks False and numbers 0 unless filled, if that was not done before. Thread-safe.
 
         What was written by address before is lost, but for the values of streams that are not ragged.
+
+        Args:
+            is_filled: Whether masks and numbers are in place.
+            but: Keys that are left as they are, since all of them will be written.
         """
         with self._lock:
             if self._is_open:
                 return self
-            arrays = {key: self.memory(key) for key in self._plan.shapes}
+            arrays = self._arrays
             for key, array in arrays.items():
-                if key not in self._plan.values and not is_filled:
+                if key not in self._plan.values and not is_filled and key not in but:
                     array[...] = 0
             super().__init__(arrays, self._plan.layouts, self.text, self.num_rows)
             self.is_first: BoolArray = arrays["is_first"]
@@ -227,7 +203,6 @@ class BatchSlots(StreamSlots):
         if tensors is None:
             import torch
 
-            assert self._arrays is not None
             tensors = {key: torch.from_numpy(array) for key, array in self._arrays.items()}
         for name in self._plan.ragged:
             tensors[name], tensors[f"{name}_interval_is_pad"] = self._join(name, self._plan.layouts[name])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import types
 
-from trajload.jit import compiled
+from trajload.jit import compiled, compiled_short
 from trajload.types import NDArray
 
 __all__ = ["BAD_FRAME", "BAD_ROW", "BAD_TABLE", "IS_DISORDERED", "OK", "plan_window"]
@@ -32,7 +32,7 @@ else:
     _signature = _result(*[_numbers] * 5, _flags, *[_numbers] * 2, *[types.int64] * 3, types.boolean)
 
     def _compiled_once(function):
-        made = compiled(function)
+        made = compiled_short(function)
         made.compile(_signature)
         made.disable_compile()
         return made

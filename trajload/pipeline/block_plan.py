@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trajload.align.rows import rows_to_zero, step_flags, stepwise_rows, window_steps
+from trajload.align.rows import rows_to_zero, step_flags, stepwise_rows, window_offsets, window_steps
 from trajload.decode import DecodeContext, decode_rows, plan_reads, row_shape
 from trajload.decode.plan import VideoReads
 from trajload.errors import at
@@ -111,8 +111,6 @@ class BlockPlan:
     """Windows that could not be planned."""
     streams: list[BlockStream]
     anchor_W: Int64Array
-    own: tuple[Int64Array, BoolArray]
-    """Of all windows, as for `RowPlanner.plan`."""
     num_bytes: int = 0
     """Memory of the decoded rows of all streams."""
     pieces: list[BlockPiece] = field(default_factory=list)
@@ -124,7 +122,7 @@ class BlockPlan:
         """What a batch says of each window: worked out when it is first asked for, since a gather mostly writes it."""
         found = self._keys
         if found is None:
-            found = self._keys = _keys(self.source, self.episode, self.anchor_W, self.own)
+            found = self._keys = _keys(self.source, self.episode, self.anchor_W)
         return found
 
     def read(self) -> None:
@@ -183,11 +181,9 @@ def plan_block(
     """
     ids_W = np.arange(first_window_id, first_window_id + num_windows, dtype=np.int64)
     _, anchor_W = source.sampler.table.locate(ids_W)
-    num_steps = int(source.dataset.num_steps_E[episode])
-    own = stepwise_rows(anchor_W, num_steps, source.window)
     is_bad_W = np.zeros(num_windows, dtype=np.bool_)
-    streams = [_plan_stream(source, choice, episode, anchor_W, own, is_bad_W) for choice in choices]
-    plan = BlockPlan(source, episode, first_window_id, is_bad_W.tolist(), streams, anchor_W, own)
+    streams = [_plan_stream(source, choice, episode, anchor_W, is_bad_W) for choice in choices]
+    plan = BlockPlan(source, episode, first_window_id, is_bad_W.tolist(), streams, anchor_W)
     for stream in streams:
         if stream.track is not None:
             shape, dtype = row_shape(stream.choice.spec, stream.choice.request)
@@ -235,12 +231,15 @@ def _plan_stream(
     choice: StreamChoice,
     episode: int,
     anchor_W: Int64Array,
-    own: tuple[Int64Array, BoolArray],
     is_bad_W: BoolArray,
 ) -> BlockStream:
     """Plan one stream, and mark the windows that cannot be."""
     num_windows, num_places = len(anchor_W), choice.places.num_places
     track = source.dataset.track(episode, choice.name)
+    if track is not None and choice.spec.clock == "stepwise" and not choice.request.age:
+        found = _plan_steps(source, choice, episode, anchor_W, track)
+        if found is not None:
+            return found
     rows_WT = np.zeros((num_windows, num_places), dtype=np.int64)
     is_pad_WT = np.zeros((num_windows, num_places), dtype=np.bool_)
     is_outside_WT = np.zeros_like(is_pad_WT)
@@ -249,6 +248,7 @@ def _plan_stream(
         none_W = np.zeros(num_windows, dtype=np.bool_)
         return BlockStream(choice, None, rows_WT[0, :0], rows_WT, is_pad_WT, is_outside_WT, none_W, none_W, age_WT)
     is_here_W = np.ones(num_windows, dtype=np.bool_)
+    own = stepwise_rows(anchor_W, int(source.dataset.num_steps_E[episode]), source.window)
     if choice.spec.clock == "stepwise":
         rows_WT, is_outside_WT = own
         if not choice.places.is_own:
@@ -259,13 +259,13 @@ def _plan_stream(
     else:
         for w, anchor in enumerate(anchor_W.tolist()):
             try:
-                found = source.planner.plan(choice, track, episode, anchor, (own[0][w], own[1][w]))
+                planned = source.planner.plan(choice, track, episode, anchor, (own[0][w], own[1][w]))
             except Exception:
                 is_here_W[w] = False
                 continue
-            rows_WT[w], is_pad_WT[w], is_outside_WT[w] = found.rows, found.is_pad_T, found.is_outside_T
-            if age_WT is not None and found.clocked is not None:
-                age_WT[w] = found.clocked.age_ns_T
+            rows_WT[w], is_pad_WT[w], is_outside_WT[w] = planned.rows, planned.is_pad_T, planned.is_outside_T
+            if age_WT is not None and planned.clocked is not None:
+                age_WT[w] = planned.clocked.age_ns_T
     if is_here_W.all():
         rows_U, place_WT = _distinct(rows_WT)
     else:
@@ -278,6 +278,26 @@ def _plan_stream(
         is_zero_WT = rows_to_zero(is_outside_WT, is_pad_WT, source.window.pad)
         has_zero_W = np.asarray(is_zero_WT.any(axis=1))
     return BlockStream(choice, track, rows_U, place_WT, is_pad_WT, is_zero_WT, has_pad_W, has_zero_W, age_WT)
+
+
+def _plan_steps(
+    source: SourceRows, choice: StreamChoice, episode: int, anchor_W: Int64Array, track: Track
+) -> BlockStream | None:
+    """Plan a stream that has a row for each step, as most have, or return None where it is not one of these."""
+    from trajload.align.block_kernel import block_rows
+
+    num_steps, places = int(source.dataset.num_steps_E[episode]), choice.places
+    if track.num_rows < num_steps:
+        return None
+    offset_T = window_offsets(source.window) if places.is_own else places.steps_T
+    rows_U, place_WT, is_pad_WT, has_pad_W = block_rows(anchor_W, offset_T, num_steps)
+    if not len(rows_U):
+        return None
+    if source.window.pad == "zero":
+        is_zero_WT, has_zero_W = is_pad_WT, has_pad_W
+    else:
+        is_zero_WT, has_zero_W = np.zeros_like(is_pad_WT), np.zeros_like(has_pad_W)
+    return BlockStream(choice, track, rows_U, place_WT, is_pad_WT, is_zero_WT, has_pad_W, has_zero_W, None)
 
 
 def _distinct(rows_WT: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -301,9 +321,10 @@ def _distinct(rows_WT: Int64Array) -> tuple[Int64Array, Int64Array]:
     return rows_U + first, (np.cumsum(is_taken_N) - 1)[from_first_WT]
 
 
-def _keys(source: SourceRows, episode: int, anchor_W: Int64Array, own: tuple[Int64Array, BoolArray]) -> WindowKeys:
-    steps_WT, is_pad_WT = own
+def _keys(source: SourceRows, episode: int, anchor_W: Int64Array) -> WindowKeys:
     dataset = source.dataset
-    flags = step_flags(steps_WT, is_pad_WT, int(dataset.num_steps_E[episode]), int(dataset.terminated_E[episode]))
+    num_steps = int(dataset.num_steps_E[episode])
+    steps_WT, is_pad_WT = stepwise_rows(anchor_W, num_steps, source.window)
+    flags = step_flags(steps_WT, is_pad_WT, num_steps, int(dataset.terminated_E[episode]))
     times = dataset.step_times_ns(episode, steps_WT.reshape(-1)).reshape(steps_WT.shape)
     return WindowKeys(window_steps(anchor_W, source.window), times, *flags)

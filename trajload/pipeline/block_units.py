@@ -12,6 +12,7 @@ small the pool.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.gather import GatherPart
 from trajload.pipeline.job import Job
 from trajload.pipeline.pool_budget import MAX_AHEAD_STEPS, PoolBudget
+from trajload.pipeline.read_times import ReadTimes
 from trajload.pipeline.units import Unit
 from trajload.sampling.sampler import BatchRefs
 
@@ -120,6 +122,7 @@ class BlockUnits:
         """There may be work for decoders."""
         self._to_read = threading.Condition(lock)
         """There may be work for readers."""
+        self._times = ReadTimes()
         self._is_stopped = False
         self._stop_at = stop
         self._seen: dict[int, _Steps] = {}
@@ -184,9 +187,14 @@ class BlockUnits:
         due, num_due = 0.0, 0
         for block in self._pool.coming.values():
             if block.uses:
-                part = (last - block.uses[0]) / span
-                num_due += 0.0 < part < 1.0
-                due += min(max(part, 0.0), 1.0) - 1.0 + _part_left(block)
+                use = block.uses[0]
+                if use <= last - span:
+                    due += _part_left(block)
+                elif use < last:
+                    num_due += 1
+                    due += (last - use) / span - 1.0 + _part_left(block)
+                elif block.state is not State.NEW:
+                    due += _part_left(block) - 1.0
         self._owed = min(due, _MAX_PACE * steps.used_up)
         self._owed_per_row = num_due * per_row / span
 
@@ -218,7 +226,7 @@ class BlockUnits:
     def next_read(self) -> Unit | None:
         with self._changed:
             while not self._is_stopped:
-                block = self._pool.first_wanted(State.NEW)
+                block = None if self._times.are_quick else self._pool.first_wanted(State.NEW)
                 if block is not None and (self._pool.num_read < self._max_read or block.next_use < self._opened):
                     return self._hand_out(block, State.READING)
                 self._to_read.wait()
@@ -260,7 +268,7 @@ class BlockUnits:
 
     def _pick_block(self, block: Block) -> Unit | None:
         is_urgent = block.next_use < self._opened
-        if block.state is State.NEW and is_urgent:
+        if block.state is State.NEW and (is_urgent or self._times.are_quick):
             return self._hand_out(block, State.READING)
         found: Block | None = block
         if block.state is State.NEW:
@@ -319,7 +327,9 @@ class BlockUnits:
                 block.error = self._budget.too_small(needed) if self._budget.is_asked else None
                 state = State.FAILED
             else:
+                begin = time.perf_counter()
                 block.plan.read()
+                self._times.note(time.perf_counter() - begin)
                 state = State.READ
         except Exception:
             state = State.FAILED

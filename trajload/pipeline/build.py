@@ -38,8 +38,9 @@ _MIN_CHECKED_BYTES = 256 << 20
 """Batches of less are made without a look at what memory is free."""
 _STEP_BYTES, _ROW_BYTES = 19, 128
 """Of a batch's keys and its plan, about."""
-# A steady run has at most one batch free at a time; a few more absorb a consumer that drops several together.
-_MAX_FREE_BATCHES = 4
+# A steady run has at most one batch free at a time; a few more absorb a consumer that drops several together, and many
+# small ones a number of train_steps in the works that goes up and down.
+_MAX_FREE_BATCHES, _MAX_FREE_BYTES = 4, 128 << 20
 
 
 class BatchBuilder:
@@ -77,7 +78,7 @@ class BatchBuilder:
         self.on_error = on_error
         self.quarantine = quarantine
         self.stats = stats
-        self.pool = TensorPool(max_free=_MAX_FREE_BATCHES)
+        self.pool = TensorPool(max_free=_MAX_FREE_BATCHES, max_free_bytes=_MAX_FREE_BYTES)
         self.memory: Callable[[int], BatchSlots] | None = None
         """Train_step → where its rows are written; None for memory of this process."""
         self.first_row = 0

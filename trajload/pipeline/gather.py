@@ -20,7 +20,7 @@ from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.gather_call import GatheredRows, SourceGather, gather_rows, source_gather
 from trajload.pipeline.gather_table import ResidentBudget, choose_gathered
 from trajload.pipeline.job import Job
-from trajload.pipeline.units import QueuedUnits, RowUnit, RowUnits, Unit
+from trajload.pipeline.units import QueuedUnits, RowUnit, Unit, row_units
 from trajload.types import Int64Array
 
 __all__ = ["GatherPart", "GatherUnit", "GatherUnits", "make_gather"]
@@ -64,6 +64,7 @@ class GatherPart:
         self._parts = tuple(parts)
         self._window_bytes = max((part.window_bytes for part in parts), default=0)
         self._is_whole = not any(part.rest or part.absent for part in parts)
+        self._written = frozenset.intersection(*(part.written for part in parts)) if parts else frozenset()
         self._splits: dict[int, list[Int64Array]] = {}
         self._number_of: dict[int, Int64Array] = {}
 
@@ -125,7 +126,7 @@ class GatherPart:
         After False the rows may be half written: whoever builds them writes all of it.
         """
         if not self.is_whole:
-            job.slots.open()
+            job.slots.open(but=self._written)
         return self._run([job], row_G, may_fill=True)
 
     def _run(self, jobs: Sequence[Job], row_G: Int64Array, may_fill: bool) -> bool:
@@ -212,7 +213,6 @@ class GatherUnits(QueuedUnits):
     def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1, num_readers: int = 1) -> None:
         super().__init__(builder, num_decoders, num_readers)
         self._part = part
-        self._plain = RowUnits(builder)
         if part.is_whole and builder.has_fixed_rows and builder.memory is None:
             self.num_together = max(1, min(_MAX_TOGETHER, _TOGETHER_BYTES // max(builder.batch_bytes, 1)))
 
@@ -224,7 +224,7 @@ class GatherUnits(QueuedUnits):
     def units(self, job: Job) -> Sequence[Unit]:
         part = self._part
         if not part.takes(job):
-            return self._plain.units(job)
+            return row_units(self._builder, job, self._times)
         if part.run_quickly(job):
             return ()
         splits = part.splits(job.num_rows)
@@ -234,6 +234,6 @@ class GatherUnits(QueuedUnits):
             return [GatherUnit(self._builder, part, job, row_G) for row_G in splits]
         # At once, so that where rows go on from here they find their keys in place.
         if not all(part.run(job, row_G) for row_G in splits):
-            return self._plain.units(job)
+            return row_units(self._builder, job, self._times)
         sources = job.refs.source_B.tolist()
-        return [RowUnit(self._builder, job, b, part.rest(source)) for b, source in enumerate(sources)]
+        return [RowUnit(self._builder, job, b, part.rest(source), self._times) for b, source in enumerate(sources)]

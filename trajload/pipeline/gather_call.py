@@ -25,6 +25,7 @@ _KEYS = (
     *("is_first", "is_last", "is_terminal", "step_index", "timestamp_ns"),
     *("episode_index", "window_id", "epoch", "row_is_pad"),
 )
+_ENDS = ("", "_is_pad", "_is_missing")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,8 @@ class SourceGather:
     mapped_bytes: int
     """Of one window, of streams that are mapped. Those of others are counted when they are read."""
     window_bytes: int
+    written: frozenset[str]
+    """Keys of a batch of which all is written."""
 
 
 def source_gather(builder: BatchBuilder, source: SourceRows, gathered: Gathered) -> SourceGather:
@@ -85,13 +88,12 @@ def source_gather(builder: BatchBuilder, source: SourceRows, gathered: Gathered)
         window_4=np.array(
             [window.first_offset, window.dilation, window.num_steps, window.pad == "zero"], dtype=np.int64
         ),
-        place_S3=np.array(
-            [[place_of[f"{key}{end}"] for end in ("", "_is_pad", "_is_missing")] for key in keys], dtype=np.int64
-        ).reshape(-1, 3),
+        place_S3=np.array([[place_of[f"{key}{end}"] for end in _ENDS] for key in keys], dtype=np.int64).reshape(-1, 3),
         place_9=np.array([place_of.get(key, -1) for key in _KEYS], dtype=np.int64),
         gathered=gathered,
         mapped_bytes=sum(row_bytes(c) * c.places.num_places for c in taken if table.is_mapped(c)),
         window_bytes=int((meta_SM[:, 0] * meta_SM[:, 1]).sum()),
+        written=frozenset((*_KEYS, *(f"{key}{end}" for key in keys for end in _ENDS))),
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from time import perf_counter
 from typing import Protocol
 
 from trajload.decode import DecodeContext
@@ -15,8 +17,9 @@ from trajload.pipeline.ahead import RefsAhead
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.job import Job, RowWork
+from trajload.pipeline.read_times import ReadTimes
 
-__all__ = ["QueuedUnits", "RowUnit", "RowUnits", "Unit", "UnitPlanner"]
+__all__ = ["QueuedUnits", "RowUnit", "RowUnits", "Unit", "UnitPlanner", "row_units"]
 
 
 class Unit(Protocol):
@@ -111,6 +114,7 @@ class QueuedUnits:
         self._to_run: deque[Unit] = deque()
         # Read-ahead is bounded on its own, so that bytes do not pile up in front of slow decoders.
         self._max_read = max(2 * num_decoders, num_readers, 4)
+        self._times = ReadTimes()
         self._is_stopped = False
         self._fresh: deque[Sequence[Unit]] = deque()
         self.num_together = 1
@@ -144,32 +148,41 @@ class QueuedUnits:
             for unit in units:
                 if unit.jobs[0] is job:  # else it began with an earlier one
                     (self._to_read if unit.has_reads else self._to_run).append(unit)
-            self._runnable.notify(len(self._to_run))
-            self._readable.notify(len(self._to_read))
+            self._notify()
 
     def look_ahead(self) -> None:
         pass
 
+    def _notify(self) -> None:
+        """Wake those for whom there is work. The lock is held."""
+        are_quick = self._times.are_quick
+        if num := len(self._to_run) + (len(self._to_read) if are_quick else 0):
+            self._runnable.notify(num)
+        if self._to_read and not are_quick and len(self._to_run) < self._max_read:
+            self._readable.notify(len(self._to_read))
+
     def next_read(self) -> Unit | None:
         with self._readable:
-            while not self._is_stopped and not (self._to_read and len(self._to_run) < self._max_read):
+            while not self._is_stopped and not (
+                self._to_read and len(self._to_run) < self._max_read and not self._times.are_quick
+            ):
                 self._readable.wait()
             return None if self._is_stopped else self._to_read.popleft()
 
     def was_read(self, unit: Unit) -> None:
         with self._runnable:
             self._to_run.append(unit)
-            self._runnable.notify()
+            self._notify()
 
     def next_run(self) -> Unit | None:
         with self._runnable:
-            while not self._is_stopped and not self._to_run:
+            while not self._is_stopped and not self._to_run and not (self._to_read and self._times.are_quick):
+                self._readable.notify(len(self._to_read))  # reads may have become slow since the readers fell asleep
                 self._runnable.wait()
             if self._is_stopped:
                 return None
-            unit = self._to_run.popleft()
-            if self._to_read and len(self._to_run) < self._max_read:
-                self._readable.notify()
+            unit = (self._to_run or self._to_read).popleft()  # what was not read is read where it is run
+            self._notify()
             return unit
 
     def stop(self) -> None:
@@ -191,18 +204,32 @@ class RowUnit:
     num_parts = 1
 
     def __init__(
-        self, builder: BatchBuilder, job: Job, row: int, choices: Sequence[StreamChoice] | None = None
+        self,
+        builder: BatchBuilder,
+        job: Job,
+        row: int,
+        choices: Sequence[StreamChoice] | None = None,
+        times: ReadTimes | None = None,
     ) -> None:
         self._builder = builder
         self.jobs = (job,)
         self.row = row
         self._choices = choices
+        self._times = times
         self._work: RowWork | None = None
 
     def read(self) -> None:
-        self._work = self._builder.read_row(self.jobs[0], self.row, self._choices)
+        begin = perf_counter()
+        try:
+            self._work = self._builder.read_row(self.jobs[0], self.row, self._choices)
+        finally:
+            if self._times is not None:
+                self._times.note(perf_counter() - begin)
 
     def run(self, context: DecodeContext) -> None:
+        if self._work is None and self._times is not None:
+            with suppress(Exception):
+                self.read()
         # A row that could not be read is repeated from the start here, where the policy for bad windows lives.
         if self._choices is None:
             self._builder.build_row(self.jobs[0], self.row, context, self._work)
@@ -210,9 +237,14 @@ class RowUnit:
             self._builder.build_part(self.jobs[0], self.row, context, self._choices, self._work)
 
 
+def row_units(builder: BatchBuilder, job: Job, times: ReadTimes | None = None) -> list[RowUnit]:
+    """Return one unit for each row of a fresh job: what works for every stream and order."""
+    job.slots.open()
+    return [RowUnit(builder, job, b, times=times) for b in range(job.num_rows)]
+
+
 class RowUnits(QueuedUnits):
-    """One unit for each row: what works for every stream and order."""
+    """One unit for each row."""
 
     def units(self, job: Job) -> Sequence[Unit]:
-        job.slots.open()
-        return [RowUnit(self._builder, job, b) for b in range(job.num_rows)]
+        return row_units(self._builder, job, self._times)

@@ -13,7 +13,7 @@ BIG = (4, MIN_POOLED_BYTES // 4)
 
 
 def take(pool: TensorPool, shape: tuple[int, ...] = BIG) -> torch.Tensor:
-    return pool.empty(shape, np.dtype(np.uint8), torch.uint8)
+    return torch.from_numpy(pool.empty_array(shape, np.dtype(np.uint8)))
 
 
 def test_memory_of_a_dropped_tensor_is_handed_out_again() -> None:
@@ -92,3 +92,16 @@ def test_small_tensors_and_saved_tensors_stand_alone(tmp_path) -> None:  # type:
     assert big.untyped_storage().nbytes() == big.nbytes
     torch.save(big, tmp_path / "x.pt")
     assert (tmp_path / "x.pt").stat().st_size < big.nbytes + 4096
+
+
+def test_pool_keeps_more_pieces_where_they_are_small() -> None:
+    """A number of batches in the works that goes up and down costs no fresh memory."""
+    pool = TensorPool(max_free=2, max_free_bytes=4 * MIN_POOLED_BYTES)
+    hoard = [take(pool) for _ in range(6)]
+    del hoard
+    for pieces in (4, 3):
+        hoard = [take(pool) for _ in range(pieces)]
+        del hoard
+    assert pool.num_allocated == 6
+    assert len([take(pool) for _ in range(5)]) == 5
+    assert pool.num_allocated == 7
