@@ -72,6 +72,15 @@ class Block:
     def next_use(self) -> float:
         return self.uses[0] if self.uses else math.inf
 
+    @property
+    def part_left(self) -> float:
+        """How much of it is not handed out for decoding: 1 for all."""
+        if self.state in (State.READY, State.FAILED):
+            return 0.0
+        if self.state is not State.DECODING or self.plan is None:
+            return 1.0
+        return len(self.to_decode) / max(len(self.plan.pieces), 1)
+
 
 class BlockPool:
     """All blocks in use or to come. Not thread-safe: the planner that owns it holds its lock.

@@ -44,15 +44,6 @@ _PATIENCE = 8
 """Horizons."""
 
 
-def _part_left(block: Block) -> float:
-    """Return how much of a block is not handed out for decoding: 1 for all of it."""
-    if block.state in (State.READY, State.FAILED):
-        return 0.0
-    if block.state is not State.DECODING or block.plan is None:
-        return 1.0
-    return len(block.to_decode) / max(len(block.plan.pieces), 1)
-
-
 @dataclass(slots=True, eq=False)
 class _Steps:
     """A train_step that was looked at: its windows and their blocks."""
@@ -189,12 +180,12 @@ class BlockUnits:
             if block.uses:
                 use = block.uses[0]
                 if use <= last - span:
-                    due += _part_left(block)
+                    due += block.part_left
                 elif use < last:
                     num_due += 1
-                    due += (last - use) / span - 1.0 + _part_left(block)
+                    due += (last - use) / span - 1.0 + block.part_left
                 elif block.state is not State.NEW:
-                    due += _part_left(block) - 1.0
+                    due += block.part_left - 1.0
         self._owed = min(due, _MAX_PACE * steps.used_up)
         self._owed_per_row = num_due * per_row / span
 
@@ -282,9 +273,9 @@ class BlockUnits:
                 return None
             found = self._pool.begun[0]
         block = found
-        left = _part_left(block)
+        left = block.part_left
         unit = self._hand_out(block, State.DECODING)
-        self._owed -= left - _part_left(block)
+        self._owed -= left - block.part_left
         return unit
 
     def _hand_out(self, block: Block, state: State) -> Unit:
