@@ -10,7 +10,8 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,21 @@ def machine() -> dict[str, Any]:
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Return median, min and max: single runs on shared machines differ by 10 to 20 %."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def cpu_microseconds(work: Callable[[], object], repeats: int, per: int = 1) -> dict[str, float]:
+    """Return CPU time of one call (or of one of `per` items): median, min and max over `repeats` rounds of 50 ms or more."""
+    work()
+    start = time.thread_time()
+    work()
+    rounds = max(3, int(0.05 / max(time.thread_time() - start, 1e-6)))
+    times = []
+    for _ in range(repeats):
+        start = time.thread_time()
+        for _ in range(rounds):
+            work()
+        times.append((time.thread_time() - start) / rounds / per * 1e6)
+    return summary(times)
 
 
 def run_case(script: str, *args: str, timeout: float = 600) -> dict[str, Any]:

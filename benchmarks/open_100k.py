@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _common import machine
 
 from trajload.shards.writer import Writer
 from trajload.spec import StreamSpec
@@ -145,13 +145,7 @@ def main() -> int:
         "cold": summary(cold),
         "bars": {"open_and_first_track_s": 2.0, "peak_rss_mb": 300},
         "passed": bool(equal and worst_open < 2.0 and worst_rss < 300),
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "num_cpus": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
+        "machine": machine(),
     }
     text = json.dumps(result, indent=1)
     print(text)

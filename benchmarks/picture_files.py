@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import time
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import av
 import numpy as np
 import xxhash
-from _common import summary, write_result
+from _common import cpu_microseconds, write_result
 from PIL import Image as PillowImage
 
 from trajload.decode import DecodeContext, decode_rows, plan_reads
@@ -81,21 +79,6 @@ def saved(array: np.ndarray, fmt: str, **kwargs: Any) -> bytes:
     return buffer.getvalue()
 
 
-def microseconds(work: Callable[[], Any], repeats: int, per: int = 1) -> dict[str, float]:
-    """Return CPU time of one call (or of one of `per` pictures): median, min and max over `repeats` rounds."""
-    work()
-    start = time.thread_time()
-    work()
-    rounds = max(3, int(0.05 / max(time.thread_time() - start, 1e-6)))
-    times = []
-    for _ in range(repeats):
-        start = time.thread_time()
-        for _ in range(rounds):
-            work()
-        times.append((time.thread_time() - start) / rounds / per * 1e6)
-    return summary(times)
-
-
 def jpeg_case(height: int, width: int, repeats: int) -> dict[str, Any]:
     data = saved(colour(height, width), "JPEG", quality=90)
     spec = StreamSpec(name="c", modality=Modality.RGB, encoding="jpg", shape=(height, width, 3), dtype="uint8")
@@ -111,7 +94,7 @@ def jpeg_case(height: int, width: int, repeats: int) -> dict[str, Any]:
             def work(context: DecodeContext = context, out: np.ndarray = out, request: Image = request) -> None:
                 write_image(data, "jpg", out, "picture", spec=spec, request=request, context=context)
 
-            result[f"{name}_{who}_us"] = microseconds(work, repeats)
+            result[f"{name}_{who}_us"] = cpu_microseconds(work, repeats)
             outs.append(out)
         if not np.array_equal(*outs):
             raise SystemExit(f"JPEG {height}x{width} {name}: Pillow and simplejpeg differ")
@@ -141,8 +124,8 @@ def png_case(name: str, array: np.ndarray, repeats: int) -> dict[str, Any]:
     return {
         "name": name,
         "bytes": len(data),
-        "ours_us": microseconds(ours, repeats),
-        "pillow_us": microseconds(pillow, repeats),
+        "ours_us": cpu_microseconds(ours, repeats),
+        "pillow_us": cpu_microseconds(pillow, repeats),
     }
 
 
@@ -190,7 +173,7 @@ def depth_cases(repeats: int) -> list[dict[str, Any]]:
         if not np.array_equal(out.reshape(frames.shape), frames):
             raise SystemExit(f"depth {name} is not exact")
         results.append(
-            {"name": name, "bytes_per_frame": len(data) // NUM_DEPTH, "us": microseconds(work, repeats, NUM_DEPTH)}
+            {"name": name, "bytes_per_frame": len(data) // NUM_DEPTH, "us": cpu_microseconds(work, repeats, NUM_DEPTH)}
         )
     return results
 

@@ -11,13 +11,11 @@ the thread, so that other work on the machine counts less; warm cache (the same 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from typing import Any
 
 import av
 import numpy as np
-from _common import summary, write_result
+from _common import cpu_microseconds, write_result
 from av.video.reformatter import VideoReformatter
 
 from trajload.decode import DecodeContext, kernels
@@ -36,21 +34,6 @@ def picture(height: int, width: int) -> np.ndarray:
     noise = np.random.default_rng(0).normal(0, 4, (height, width, 3))
     base = np.stack([np.sin(5 * x + 2 * y), np.cos(4 * y - x), np.sin(3 * (x + y))], axis=-1) * 100 + 128
     return np.clip(base + noise, 0, 255).astype(np.uint8)
-
-
-def microseconds(work: Callable[[], Any], repeats: int) -> dict[str, float]:
-    """Return CPU time of one call: median, min and max over `repeats` rounds of at least 50 ms."""
-    work()
-    start = time.thread_time()
-    work()
-    rounds = max(3, int(0.05 / max(time.thread_time() - start, 1e-6)))
-    times = []
-    for _ in range(repeats):
-        start = time.thread_time()
-        for _ in range(rounds):
-            work()
-        times.append((time.thread_time() - start) / rounds * 1e6)
-    return summary(times)
 
 
 def convert_case(pix_fmt: str, height: int, width: int, repeats: int) -> dict[str, Any]:
@@ -85,8 +68,8 @@ def convert_case(pix_fmt: str, height: int, width: int, repeats: int) -> dict[st
         "pix_fmt": pix_fmt,
         "size": [height, width],
         "max_error_levels": error,
-        "kernel_us": microseconds(run_kernel, repeats),
-        "swscale_us": microseconds(run_swscale, repeats),
+        "kernel_us": cpu_microseconds(run_kernel, repeats),
+        "swscale_us": cpu_microseconds(run_swscale, repeats),
     }
 
 
@@ -116,8 +99,8 @@ def resize_case(size: tuple[int, int], wanted: tuple[int, int], repeats: int) ->
         "size": list(size),
         "wanted": list(wanted),
         "mean_error_levels": round(error, 3),
-        "kernel_us": microseconds(run_kernel, repeats),
-        "swscale_us": microseconds(run_swscale, repeats),
+        "kernel_us": cpu_microseconds(run_kernel, repeats),
+        "swscale_us": cpu_microseconds(run_swscale, repeats),
     }
 
 

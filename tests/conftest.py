@@ -66,6 +66,16 @@ def demo_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate(folder, num_episodes=3, seed=3, length=EpisodeLength(min_steps=60, max_steps=80))
 
 
+@pytest.fixture(scope="module")
+def dataset(demo_dataset: Path) -> Iterator[Any]:
+    """`demo_dataset`, opened; modules with a dataset of their own call it by the same name."""
+    import trajload
+
+    opened = trajload.open(demo_dataset)
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(scope="session")
 def maker() -> ModuleType:
     """The module that writes tiny LeRobot folders."""
@@ -88,6 +98,17 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, mixed_data: ModuleType) -> P
     ]
     sizes = {"cam_small": (48, 64), "cam_large": (96, 128)}
     return mixed_data.write_mixed(tmp_path_factory.mktemp("mixed") / "data", parts=parts, sizes=sizes, num_frames=60)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread: on a busy machine small kernels wait longer for their helpers than they compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 # ---- random state ----

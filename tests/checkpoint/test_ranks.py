@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from damaging import flip
 
 from trajload.checkpoint.store import Store
 
@@ -105,9 +106,7 @@ def test_damage_in_one_part_steps_all_ranks_back_together(jobs: Any, tmp_path: P
     """The part of rank 1 is damaged: both ranks take the commit before, and say from which they fell back."""
     rows = jobs.run("train", 2, 3)
     [file] = (tmp_path / "store").glob("gen/*-s000000003-*/r00001/rng.safetensors")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip(file, -1)
     told = jobs.run("go_on", 2)
     assert [(answer["step"], answer["fell_back"]) for answer in told] == [(2, [3])] * 2
     assert [answer["draws"] for answer in told] == [rows[rank][1]["draws"] for rank in range(2)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from damaging import flip
 
 from trajload.checkpoint.diff import diff_parts
 from trajload.checkpoint.exporting import export
@@ -85,9 +86,7 @@ def test_flipped_bit_of_a_piece_is_noticed_by_all_ranks(jobs: Any, tmp_path: Pat
     """torch's reader takes it; the digest does not, and everybody steps back."""
     saved = jobs.run("shard", 2, 3, 10, "sync")
     [file] = (tmp_path / "store").glob("gen/*-s000000003-*/r00001/dcp/*.distcp")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    flip(file, file.stat().st_size // 2)
     for answer in jobs.run("shard", 2, 2, 10, "sync"):
         assert not answer["raised"], answer["raised"]
         assert (answer["step"], answer["resumed"]) == (2, saved[0]["after 2"])

@@ -163,7 +163,7 @@ def test_report_is_json(v2_folder, cache, tmp_path):
     assert json.loads(json.dumps(report))["num_steps"] == 62
 
 
-def test_late_timestamps_become_explicit_step_times(tmp_path, maker, cache):
+def test_late_timestamps_become_explicit_step_times(tmp_path, maker):
     """A clock that is not uniform is written out."""
     root = maker.make_v2(tmp_path / "d", [5], camera=False)
     path = root / "data" / "chunk-000" / "episode_000000.parquet"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaging import flip
 
 import trajload as tl
 from trajload.convert.rebalance import rebalance
@@ -261,9 +262,7 @@ def test_a_run_goes_on_with_the_shards_that_are_whole(
     assert not (out / "manifest.json").exists() and not list(out.rglob("*.tmp"))
     times = {p.name: p.stat().st_mtime_ns for p in (out / "shards").iterdir()}
     assert len(times) >= 4
-    data = bytearray((out / "shards" / "000001.tar").read_bytes())
-    data[700] ^= 1
-    (out / "shards" / "000001.tar").write_bytes(data)
+    flip(out / "shards" / "000001.tar", 700)
     # The plan stands, whatever costs are measured by now.
     other = tl.CostTable({"cam_large": [1] * 12}, dataset_digest=costs.dataset_digest)
     report = rebalance(mixed, out, costs=other, measure=False, **COMMON)

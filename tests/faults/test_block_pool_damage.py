@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damaging import flip_in_member
 
 import trajload as tl
 
@@ -29,14 +29,7 @@ def damaged(demo_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A copy with one bit flipped in the middle of one video."""
     out = tmp_path_factory.mktemp("damaged") / "copy"
     shutil.copytree(demo_dataset, out)
-    shard, key = out / "shards" / "000000.tar", tl.open(demo_dataset).episode_key(1)
-    with tarfile.open(shard) as tar:
-        member = next(m for m in tar if Path(m.name).name.startswith(f"{key}.cam_front.mp4"))
-    with shard.open("r+b") as file:
-        file.seek(member.offset_data + member.size // 2)
-        byte = file.read(1)[0]
-        file.seek(member.offset_data + member.size // 2)
-        file.write(bytes([byte ^ 0x10]))
+    flip_in_member(out, f"{tl.open(demo_dataset).episode_key(1)}.cam_front.mp4")
     return out
 
 

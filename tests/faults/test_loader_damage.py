@@ -11,11 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damaging import flip_in_member
 
 import trajload as tl
 
@@ -32,17 +32,8 @@ STREAM_SUFFIX = {
 def damaged_copy(dataset: Path, out: Path, stream: str, episode: int) -> tuple[Path, str]:
     """Copy `dataset` and flip one bit in the middle of one member; return the copy and the episode's key."""
     shutil.copytree(dataset, out)
-    shard = out / "shards" / "000000.tar"
     key = tl.open(dataset).episode_key(episode)
-    with tarfile.open(shard) as tar:
-        member = next(m for m in tar if Path(m.name).name.startswith(f"{key}{STREAM_SUFFIX[stream]}"))
-    with shard.open("r+b") as file:
-        # Of an array the last byte is data; the middle of a video is packets, its ends are the container's tables.
-        where = member.offset_data + (member.size // 2 if stream in ("cam_front", "depth") else member.size - 1)
-        file.seek(where)
-        byte = file.read(1)[0]
-        file.seek(where)
-        file.write(bytes([byte ^ 0x10]))
+    flip_in_member(out, f"{key}{STREAM_SUFFIX[stream]}", last=stream not in ("cam_front", "depth"))
     return out, key
 
 

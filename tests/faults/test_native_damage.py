@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import damaging
 import numpy as np
 import pytest
 
 from trajload.errors import ManifestError, ShardCorruptError, ShardNotFoundError
-from trajload.manifest import canonical_json, sha256_hex
 from trajload.refs import ByteRange
 from trajload.shards.writer import Writer
 from trajload.sources.native import open_native
@@ -49,9 +49,9 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], None], *, seal:
     obj = json.loads((folder / "manifest.json").read_text())
     edit(obj)
     if seal:
-        del obj["digest"]
-        obj["digest"] = sha256_hex(canonical_json(obj))
-    (folder / "manifest.json").write_text(json.dumps(obj))
+        damaging.seal(folder, obj)
+    else:
+        (folder / "manifest.json").write_text(json.dumps(obj))
 
 
 def test_a_truncated_shard_is_refused_with_both_sizes(folder: Path) -> None:
@@ -178,13 +178,11 @@ def test_a_flipped_bit_in_the_index_is_found_when_used(folder: Path, column: str
 
 def flip_column(folder: Path, column: str) -> None:
     """Flip one bit in the data of a column of the first index."""
-    path = folder / INDEX
-    data = bytearray(path.read_bytes())
+    data = (folder / INDEX).read_bytes()
     header_bytes = int.from_bytes(data[:8], "little")
     begin, end = json.loads(data[8 : 8 + header_bytes])[column]["data_offsets"]
     assert end > begin
-    data[8 + header_bytes + begin] ^= 0x02
-    path.write_bytes(bytes(data))
+    damaging.flip(folder / INDEX, 8 + header_bytes + begin)
 
 
 def test_counts_that_do_not_fit_are_refused(folder: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from damaging import seal
 
 import trajload as tl
-from trajload.manifest.canonical import canonical_json, sha256_hex
 
 OLD, NEW = b'"codec":"h264"', b'"codec":"vvc1"'
 
@@ -35,9 +35,7 @@ def with_codec(folder: Path, target: Path) -> Path:
         path.write_bytes(head + data[header_end:start] + changed + data[stop:])
         shard["index"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
         shard["index"]["header_xxh3_64"] = f"{xxhash.xxh3_64_intdigest(head):016x}"
-    del manifest["digest"]
-    manifest["digest"] = sha256_hex(canonical_json(manifest))
-    (target / "manifest.json").write_text(json.dumps(manifest))
+    seal(target, manifest)
     return target
 
 

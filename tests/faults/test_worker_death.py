@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,6 @@ COMMON: dict[str, Any] = {
     **ALONE,
 }
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    with_close = tl.open(demo_dataset)
-    yield with_close
-    with_close.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
     python lives.py DATASET FOLDER FRAMEWORK...
 
-Lives differ in the number of ranks (gloo), see `LIVES`. Each rank writes one line per batch that it was given to
+Lives differ in the number of ranks (gloo), see `THROUGH`. Each rank writes one line per batch that it was given to
 FOLDER/FRAMEWORK/<life>-<rank>.jsonl, before it trains on it, and is killed there at the life's last train_step. The children are forked from
 a process that has imported everything and started no thread, so that a life takes about a second.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from damaging import flip_in_member
 from torch.utils.data import DataLoader
 
 import trajload as tl
@@ -260,15 +260,7 @@ def damaged(demo_dataset: Path, tmp_path: Path) -> Path:
     """The demo dataset with one bit of a video of episode 1 flipped."""
     folder = tmp_path / "damaged"
     shutil.copytree(demo_dataset, folder)
-    shard = folder / "shards" / "000000.tar"
-    key = tl.open(demo_dataset).episode_key(1)
-    with tarfile.open(shard) as tar:
-        member = next(m for m in tar if Path(m.name).name.startswith(f"{key}.cam_front.mp4"))
-    with shard.open("r+b") as file:
-        file.seek(member.offset_data + member.size // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 0x10]))
+    flip_in_member(folder, f"{tl.open(demo_dataset).episode_key(1)}.cam_front.mp4")
     return folder
 
 
@@ -307,7 +299,7 @@ def test_windows_that_workers_find_bad_reach_the_state(
 
 @pytest.mark.multiproc
 def test_list_of_bad_windows_that_is_loaded_reaches_workers_that_run(
-    wrap: Callable[..., TrajDataLoader], make_loader: Make, caplog: Any
+    wrap: Callable[..., TrajDataLoader], make_loader: Make
 ) -> None:
     """A good window that the state calls bad is replaced, also by workers that made it before the load."""
     dataloader = wrap(1, make_loader(on_error="substitute"), persistent_workers=True)

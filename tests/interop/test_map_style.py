@@ -169,7 +169,7 @@ def test_rows_argument_gives_any_part_of_the_global_batch(make_loader: Make) -> 
                 loader.batch_at(2, rows=rows)
 
 
-def test_dataset_parts_survive_pickling(make_loader: Make, want: list[str]) -> None:
+def test_dataset_parts_survive_pickling(make_loader: Make) -> None:
     """As a worker gets them."""
     with make_loader() as loader:
         for dataset, item in ((TrainSteps(loader), 1), (loader.as_map_dataset().dataset, 6)):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,13 +43,6 @@ TRANSFORMS = [
     tl.ActionNoise(0.01),
     functools.partial(brighten, most=9),
 ]
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    with_close = tl.open(demo_dataset)
-    yield with_close
-    with_close.close()
 
 
 @pytest.fixture(scope="module")

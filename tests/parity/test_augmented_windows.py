@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,13 +43,6 @@ def jerk(window: dict[str, Any], generator: np.random.Generator) -> dict[str, An
 
 
 TRANSFORMS = [jerk, tl.RandomCrop((20, 20), streams=["cam_front"]), tl.FrameDrop(0.3, mode="mask", per_stream=True)]
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    opened = tl.open(demo_dataset)
-    yield opened
-    opened.close()
 
 
 def loader_of(dataset: tl.Dataset, num_workers: int, transforms: Any = TRANSFORMS, **more: Any) -> tl.Loader:

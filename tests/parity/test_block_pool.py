@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,6 @@ COMMON: dict[str, Any] = {
     "streams": PICTURES,
 }
 NUM_BATCHES = 10
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    opened = tl.open(demo_dataset)
-    yield opened
-    opened.close()
 
 
 def load(dataset: Any, **more: Any) -> tl.Loader:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaging import flip
 
 import trajload as tl
 from trajload.pipeline.gather import GatherPart
@@ -185,7 +186,7 @@ def test_real_lerobot_tables(real_data: Path, tmp_path: Path, folder: str) -> No
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_finite_runs_and_epoch_ends(dataset: tl.Dataset, no_rows: Any, world_size: int) -> None:
+def test_ranks_finite_runs_and_epoch_ends(dataset: tl.Dataset, world_size: int) -> None:
     """Each rank's rows up to the padded end of a run of three epochs, from a seek in the middle too."""
     kwargs: dict[str, Any] = {
         "window": tl.Window(num_steps=4, stride=3, pad="edge"),
@@ -228,14 +229,10 @@ def test_windows_computed_ahead_are_those_of_each_step(dataset: tl.Dataset, orde
                         assert getattr(refs, name).dtype == getattr(alone, name).dtype
 
 
-def flip(folder: Path, dataset: tl.Dataset, episode: int, stream: str) -> None:
+def flip_last(folder: Path, dataset: tl.Dataset, episode: int, stream: str) -> None:
     """Flip a bit in the last byte of an array."""
     track: Any = dataset.track(episode, stream)
-    with Path(folder, track.file).open("r+b") as file:
-        file.seek(track.offset + track.num_rows * track.row_bytes - 1)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
+    flip(folder / track.file, track.offset + track.num_rows * track.row_bytes - 1)
 
 
 @pytest.mark.parametrize(("num_workers", "prefetch"), [(0, 1), (2, 1), (2, 16)], ids=["inline", "alone", "together"])
@@ -244,7 +241,7 @@ def test_damaged_array_is_the_error_of_batch_at_or_its_substitute(
 ) -> None:
     """The same error, at the same batch; the same substitutes and the same quarantine list."""
     folder = write(tmp_path / "d", [spec("f4"), spec("i8")])
-    flip(folder, tl.open(folder), 5, "i8")
+    flip_last(folder, tl.open(folder), 5, "i8")
     window = tl.Window(num_steps=4)
     with tl.Loader(folder, window=window, num_workers=num_workers, prefetch=prefetch, **COMMON) as loader:
         with pytest.raises(tl.errors.ShardCorruptError) as caught:

@@ -22,11 +22,6 @@ COMMON: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> tl.Dataset:
-    return tl.open(demo_dataset)
-
-
-@pytest.fixture(scope="module")
 def costs(dataset: tl.Dataset) -> tl.CostTable:
     """A third of the episodes costs twenty times what the others cost."""
     row_ns_E = [20_000 if e % 3 == 0 else 1_000 for e in range(dataset.num_episodes)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,6 @@ import trajload as tl
 
 NUM_BATCHES = 12
 COMMON = {"global_batch_size": 6, "seed": 3, "rank": 0, "world_size": 1}
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> tl.Dataset:
-    return tl.open(demo_dataset)
 
 
 @pytest.fixture(scope="module")

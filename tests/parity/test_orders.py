@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,6 @@ ORDERS = {
     "continuous": "continuous",
     "weighted": tl.Weighted(episode_weights=lambda info: info.num_steps),
 }
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> tl.Dataset:
-    return tl.open(demo_dataset)
 
 
 def loader_of(dataset: tl.Dataset, order: Any, num_workers: int = 0, **more: Any) -> tl.Loader:

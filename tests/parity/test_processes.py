@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "more processes than rows": {"global_batch_size": 2, "workers": "processes:5", "order": "continuous", **ALONE},
 }
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    with_close = tl.open(demo_dataset)
-    yield with_close
-    with_close.close()
 
 
 @pytest.fixture

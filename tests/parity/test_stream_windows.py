@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,11 +50,6 @@ CASES = [
     ("chunk", "interval"),
     ("history", "interval"),
 ]
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> tl.Dataset:
-    return tl.open(demo_dataset)
 
 
 def loader(dataset: tl.Dataset, window: str, streams: str, **more: Any) -> tl.Loader:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trajload.costs.machine import machine_facts
+
 __all__ = ["CpuTime", "cpu_times", "describe_machine", "memory_mb", "num_cpus"]
 
 
@@ -68,13 +70,4 @@ def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
 
 def describe_machine() -> dict[str, Any]:
     """Return what figures depend on: system, CPUs, versions."""
-    import platform
-    from importlib.metadata import version
-
-    names = ("trajload", "torch", "numpy", "av", "numba")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": num_cpus(),
-        "versions": {name: version(name) for name in names},
-    }
+    return {**machine_facts(), "cpus": num_cpus()}

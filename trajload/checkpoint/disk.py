@@ -131,6 +131,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     Raises:
         OSError: It cannot be opened, or is no regular file.
     """
+    # As in trajload.storage, which loads NumPy: a process that lists checkpoints starts without it.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status: Any = os.fstat(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ def check_pieces(medium: Medium, entry: FileEntry, *, read: bool = True) -> None
     Raises:
         CheckpointError: The system refused to read it.
     """
-    try:
+    with _reading(entry.path):
         size = medium.size(entry.path)
         if size != entry.bytes:
             raise CheckpointCorruptError(
@@ -33,10 +34,17 @@ def check_pieces(medium: Medium, entry: FileEntry, *, read: bool = True) -> None
         if read:
             for _ in checked(medium, entry):
                 pass
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Say which file of a checkpoint is missing, or cannot be read."""
+    try:
+        yield
     except FileNotFoundError:
-        raise CheckpointCorruptError(f"file {entry.path!r} is missing: the checkpoint is not whole.") from None
+        raise CheckpointCorruptError(f"file {path!r} is missing: the checkpoint is not whole.") from None
     except OSError as err:
-        raise CheckpointCorruptError(f"file {entry.path!r} cannot be read: {reason(err)}.") from err
+        raise CheckpointCorruptError(f"file {path!r} cannot be read: {reason(err)}.") from err
 
 
 def checked(medium: Medium, entry: FileEntry) -> Iterator[Bytes]:
@@ -86,22 +94,16 @@ class PartReader:
     def chunks(self, name: str) -> Iterator[Bytes]:
         """Yield a file's bytes; CheckpointCorruptError comes at the end where they are not what was saved."""
         entry = self.entry(name)
-        try:
+        with _reading(entry.path):
             yield from checked(self.medium, entry)
-        except FileNotFoundError:
-            raise CheckpointCorruptError(f"file {entry.path!r} is missing: the checkpoint is not whole.") from None
-        except OSError as err:
-            raise CheckpointCorruptError(f"file {entry.path!r} cannot be read: {reason(err)}.") from err
 
     def read(self, name: str, verify: bool = True) -> bytes:
         """Return a file's bytes, checked unless `verify` is off."""
         entry = self.entry(name)
         if verify:
             return b"".join(bytes(piece) for piece in self.chunks(name))
-        try:
+        with _reading(entry.path):
             return b"".join(bytes(piece) for piece in self.medium.pieces(entry.path))
-        except OSError as err:
-            raise CheckpointCorruptError(f"file {entry.path!r} cannot be read: {reason(err)}.") from err
 
 
 def read_part(medium: Medium, commit: Commit, rank: int) -> PartReader:
@@ -119,12 +121,8 @@ def read_part(medium: Medium, commit: Commit, rank: int) -> PartReader:
 
 def parse_part(medium: Medium, summary: PartSummary, *, nonce: str, step: int) -> PartReader:
     """Return the part that a summary names; see `read_part`."""
-    try:
+    with _reading(summary.path):
         data = medium.read(summary.path)
-    except FileNotFoundError:
-        raise CheckpointCorruptError(f"file {summary.path!r} is missing: the checkpoint is not whole.") from None
-    except OSError as err:
-        raise CheckpointCorruptError(f"file {summary.path!r} cannot be read: {reason(err)}.") from err
     if (len(data), digest_bytes(data, summary.digest.partition(":")[0])) != (summary.bytes, summary.digest):
         raise CheckpointCorruptError(
             f"file {summary.path!r} is damaged: got {len(data)} bytes of {digest_bytes(data)}, "

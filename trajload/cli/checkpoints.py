@@ -35,7 +35,6 @@ At = Annotated[
         metavar="[COMMIT]", help="Step (the closest), digest (its beginning), or pin:NAME; default: the newest."
     ),
 ]
-Wanted = Annotated[str, typer.Argument(metavar="COMMIT", help="Step, digest or pin:NAME.", show_default=False)]
 
 
 def ls(store: StorePath, json: JsonFlag = False) -> None:

@@ -37,8 +37,10 @@ class SlotPlan:
     Args:
         num_rows: B.
         num_steps: T of the window's own keys.
-        stream_layout: As for `BatchSlots.allocate`.
-        text_streams: As for `BatchSlots.allocate`.
+        stream_layout: For each picture and signal stream its layout; a pair of the shape of one step, (C, H, W) or
+            (D,) or (), and NumPy dtype means T places. Foreign byte orders are stored in the machine's own.
+        text_streams: Names of the text streams; a mapping gives each its dtype, 'str' or 'json' ('str' if not
+            given). Where an episode lacks one, the value is "" or None.
         row_is_pad: Whether the batch has the key `row_is_pad`.
 
     Raises:
@@ -110,7 +112,7 @@ class BatchSlots(StreamSlots):
         arrays: Mapping[str, NDArray],
         tensors: dict[str, torch.Tensor] | None = None,
     ) -> None:
-        """Use `allocate`, `SlotPlan.reserve` or `SlotPlan.over`."""
+        """Use `SlotPlan.reserve` or `SlotPlan.over`."""
         self.num_rows = plan.num_rows
         self.text = empty_text(plan.text, plan.num_rows)
         self.source: list[str] = [""] * plan.num_rows
@@ -119,34 +121,6 @@ class BatchSlots(StreamSlots):
         self._plan = plan
         self._is_open = False
         self._lock = threading.Lock()
-
-    @classmethod
-    def allocate(
-        cls,
-        num_rows: int,
-        num_steps: int,
-        stream_layout: LayoutLike,
-        text_streams: Sequence[str] | Mapping[str, str] = (),
-        *,
-        row_is_pad: bool = False,
-        pool: TensorPool | None = None,
-    ) -> BatchSlots:
-        """Return opened memory for a batch.
-
-        Args:
-            num_rows: B.
-            num_steps: T of the window's own keys.
-            stream_layout: For each picture and signal stream its layout; a pair of the shape of one step, (C, H, W) or
-                (D,) or (), and NumPy dtype means T places. Foreign byte orders are stored in the machine's own.
-            text_streams: Names of the text streams; a mapping gives each its dtype, 'str' or 'json' ('str' if not
-                given). Where an episode lacks one, the value is "" or None.
-            row_is_pad: Whether the batch has the key `row_is_pad`.
-            pool: Where the memory of large streams comes from and returns to; None takes fresh memory.
-
-        Raises:
-            ConfigError: A dtype that torch lacks; the message names the stream.
-        """
-        return SlotPlan(num_rows, num_steps, stream_layout, text_streams, row_is_pad=row_is_pad).reserve(pool).open()
 
     def addresses(self) -> list[int]:
         """Return where the memory of each tensor begins, in the order of `SlotPlan.shapes`."""

@@ -85,7 +85,7 @@ class StreamSlots:
         text: dict[str, list[Any]],
         num_rows: int,
     ) -> None:
-        """Wrap arrays that exist, named as in a batch; see `empty_row` and `BatchSlots.allocate`."""
+        """Wrap arrays that exist, named as in a batch; see `empty_row` and `BatchSlots`."""
         ragged = [name for name, layout in layouts.items() if layout.is_ragged]
         self.num_rows = num_rows
         self.values: dict[str, NDArray] = {name: arrays[name] for name in layouts if name not in ragged}
@@ -111,7 +111,7 @@ class StreamSlots:
     def empty_row(
         cls, num_steps: int, stream_layout: LayoutLike, text_streams: Mapping[str, str], pool: TensorPool
     ) -> StreamSlots:
-        """Return memory for one window that is not part of a batch; arguments as for `BatchSlots.allocate`."""
+        """Return memory for one window that is not part of a batch; arguments as for `SlotPlan`."""
         layouts = stream_layouts(stream_layout, num_steps)
         arrays: dict[str, NDArray] = {}
         for name, layout in layouts.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["machine_facts"]
 
-_PACKAGES = ("trajload", "av", "numpy", "numba")
+_PACKAGES = ("trajload", "torch", "av", "numpy", "numba")
 
 
 def machine_facts() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.checks import check_int
 from trajload.costs.build import table_of
 from trajload.costs.fit import Measured
 from trajload.costs.machine import machine_facts
@@ -71,9 +72,8 @@ def profile(
         TrajloadError: A window cannot be read or decoded; the message says which.
     """
     window = Window(num_steps=DEFAULT_NUM_STEPS) if window is None else window
-    for name, value in (("windows_per_episode", windows_per_episode), ("repeats", repeats)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}={value!r} is invalid: expected an int of at least 1.")
+    windows_per_episode = check_int("windows_per_episode", windows_per_episode, 1)
+    repeats = check_int("repeats", repeats, 1)
     if max_episodes is not None and max_episodes < 1:
         raise ConfigError(f"max_episodes={max_episodes!r} is invalid: expected at least 1, or None for all.")
     requests = _requests(dataset, streams)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trajload.checks import check_int
 from trajload.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -79,9 +80,7 @@ def log_stats(
         >>> for batch in log_stats(loader, wandb.log, every=50):   # doctest: +SKIP
         ...     train(batch)                                       # doctest: +SKIP
     """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ConfigError(f"every={every!r} is invalid: expected an int of at least 1.")
-    return _logged(loader, log, every, prefix)
+    return _logged(loader, log, check_int("every", every, 1), prefix)
 
 
 def _logged(loader: Loader, log: Callable[..., object], every: int, prefix: str) -> Iterator[Batch]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trajload.errors import ConfigError, WindowError
+from trajload.checks import check_int
+from trajload.errors import WindowError
 from trajload.types import Int64Array
 
 __all__ = ["MAX_BLOCK_WINDOWS", "BlockTable", "check_block_windows"]
@@ -17,15 +18,7 @@ MAX_BLOCK_WINDOWS = 2**20
 
 def check_block_windows(block_windows: int) -> int:
     """Return `block_windows` if it is an int in [1, 2**20], else raise ConfigError."""
-    if (
-        isinstance(block_windows, bool)
-        or not isinstance(block_windows, (int, np.integer))
-        or not 1 <= block_windows <= MAX_BLOCK_WINDOWS
-    ):
-        raise ConfigError(
-            f"block_windows={block_windows!r} is invalid: expected an int with 1 <= block_windows <= {MAX_BLOCK_WINDOWS}."
-        )
-    return int(block_windows)
+    return check_int("block_windows", block_windows, 1, MAX_BLOCK_WINDOWS + 1)
 
 
 class BlockTable:

@@ -11,9 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from trajload.errors import ConfigError
+from trajload.checks import check_int
 from trajload.sampling.blocks import BlockTable, check_block_windows
 from trajload.sampling.order_base import OrderInputs
 from trajload.types import BoolArray, Int64Array
@@ -25,15 +23,7 @@ MAX_LANES_PER_ROW = 2**16
 
 def check_lanes_per_row(lanes_per_row: int) -> int:
     """Return `lanes_per_row` if it is an int in [1, 2**16], else raise ConfigError."""
-    if (
-        isinstance(lanes_per_row, bool)
-        or not isinstance(lanes_per_row, (int, np.integer))
-        or not 1 <= lanes_per_row <= MAX_LANES_PER_ROW
-    ):
-        raise ConfigError(
-            f"lanes_per_row={lanes_per_row!r} is invalid: expected an int with 1 <= lanes_per_row <= {MAX_LANES_PER_ROW}."
-        )
-    return int(lanes_per_row)
+    return check_int("lanes_per_row", lanes_per_row, 1, MAX_LANES_PER_ROW + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -113,13 +113,13 @@ def check_epoch(epoch: int) -> int:
     return int(epoch)
 
 
-def check_range(what: str, value_B: Int64Array, num_windows: int) -> Int64Array:
-    """Return `value_B` as int64 if all lie in [0, num_windows), else raise WindowError naming one that does not."""
+def check_range(what: str, value_B: Int64Array, num: int, bound: str = "num_windows") -> Int64Array:
+    """Return `value_B` as int64 if all lie in [0, num), else raise WindowError naming one that does not."""
     value_B = np.asarray(value_B, dtype=np.int64)
     if value_B.size:
         low, high = int(value_B.min()), int(value_B.max())
-        if low < 0 or high >= num_windows:
+        if low < 0 or high >= num:
             raise WindowError(
-                f"{what} {low if low < 0 else high} does not exist: expected 0 <= {what} < num_windows={num_windows}."
+                f"{what} {low if low < 0 else high} does not exist: expected 0 <= {what} < {bound}={num}."
             )
     return value_B

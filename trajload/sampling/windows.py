@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trajload.errors import ConfigError, WindowError
+from trajload.sampling.order_base import check_range
 from trajload.sampling.permute import njit
 from trajload.spec import Window
 from trajload.types import BoolArray, Int64Array
@@ -87,13 +88,11 @@ class WindowTable:
         else:
             count_E = (steps_E - 1) // window.stride + 1  # 0 steps: -1 // stride + 1 = 0
         self._first_anchor = -first if window.pad == "none" else 0
-        is_short_E = count_E == 0
         if is_chosen_E is not None:
             if np.shape(is_chosen_E) != steps_E.shape:
                 raise ConfigError(
                     f"is_chosen_E has shape {np.shape(is_chosen_E)}: expected one for each of {len(steps_E)} episodes."
                 )
-            is_short_E &= is_chosen_E
             count_E, steps_E = np.where(is_chosen_E, count_E, 0), steps_E[is_chosen_E]
         # The float sum is only compared with a bound far above its rounding error.
         if float(count_E.sum(dtype=np.float64)) >= MAX_NUM_WINDOWS:
@@ -101,7 +100,6 @@ class WindowTable:
         self._first_E1 = np.zeros(len(count_E) + 1, dtype=np.int64)
         np.cumsum(count_E, out=self._first_E1[1:])
         self._num_windows = int(self._first_E1[-1])
-        self._num_short_episodes = int(is_short_E.sum())
         self._kept: _Runs | None = None
         if self._num_windows == 0:
             longest = int(steps_E.max()) if steps_E.size else 0
@@ -172,29 +170,13 @@ class WindowTable:
     def num_episodes(self) -> int:
         return len(self._first_E1) - 1
 
-    @property
-    def num_short_episodes(self) -> int:
-        """Episodes taken that are too short: empty, or shorter than a window under pad='none'."""
-        return self._num_short_episodes
-
-    def num_windows_of(self, episode_B: Int64Array) -> Int64Array:
-        """Return how many windows each of `episode_B` gives; episodes must exist."""
-        episode_B = self._check_episodes(episode_B)
-        return self._first_E1[episode_B + 1] - self._first_E1[episode_B]
-
     def locate(self, window_id_B: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return (episode_B, anchor_B) of window ids: int64 arrays of the same shape.
 
         Raises:
             WindowError: An id outside [0, num_windows).
         """
-        window_id_B = np.asarray(window_id_B, dtype=np.int64)
-        if window_id_B.size:
-            low, high = int(window_id_B.min()), int(window_id_B.max())
-            if low < 0 or high >= self._num_windows:
-                raise WindowError(
-                    f"window id {low if low < 0 else high} does not exist: expected 0 <= id < {self._num_windows}."
-                )
+        window_id_B = check_range("window id", window_id_B, self._num_windows)
         episode_B = np.empty_like(window_id_B)
         _find(self._first_E1, np.ascontiguousarray(window_id_B).reshape(-1), episode_B.reshape(-1))
         start_B = self._first_anchor + (self._slots(window_id_B) - self._slot_E1[episode_B]) * self.window.stride
@@ -206,7 +188,7 @@ class WindowTable:
         Raises:
             WindowError: An episode that does not exist, or a step where no window starts.
         """
-        episode_B = self._check_episodes(episode_B)
+        episode_B = check_range("episode", episode_B, self.num_episodes, "num_episodes")
         start_B = np.asarray(start_B, dtype=np.int64)
         rank_B, rest_B = np.divmod(start_B - self._first_anchor, self.window.stride)
         count_B = self._slot_E1[episode_B + 1] - self._slot_E1[episode_B]
@@ -240,16 +222,6 @@ class WindowTable:
     def _slots(self, window_id_B: Int64Array) -> Int64Array:
         """Return the place of windows among those there were before a restriction."""
         return window_id_B if self._kept is None else self._kept.slots(window_id_B)
-
-    def _check_episodes(self, episode_B: Int64Array) -> Int64Array:
-        episode_B = np.asarray(episode_B, dtype=np.int64)
-        if episode_B.size:
-            low, high = int(episode_B.min()), int(episode_B.max())
-            if low < 0 or high >= self.num_episodes:
-                raise WindowError(
-                    f"episode {low if low < 0 else high} does not exist: expected 0 <= episode < {self.num_episodes}."
-                )
-        return episode_B
 
     def __repr__(self) -> str:
         return f"WindowTable({self._num_windows} windows of {self.num_episodes} episodes, {self.window})"

@@ -11,6 +11,7 @@ from trajload.manifest import Manifest
 from trajload.shards import layout
 from trajload.shards.index import ShardIndex
 from trajload.shards.index_schema import PREFIXES
+from trajload.spec import IMAGE_ENCODINGS, VIDEO_ENCODINGS
 from trajload.types import NDArray
 
 __all__ = ["ExpectedMember", "expected_members", "index_problems"]
@@ -85,7 +86,7 @@ def _track_problems(index: ShardIndex, manifest: Manifest) -> list[str]:
         != np.where(is_clocked, num_rows, 0),
     }
     out += [f"track {_first(wrong)} {what}" for what, wrong in checks.items() if wrong.any()]
-    tables = {"npy.checksum": ("npy",), "zst.rows_per_chunk": ("npy.zst",), "video.profile": ("mp4", "mkv")}
+    tables = {"npy.checksum": ("npy",), "zst.rows_per_chunk": ("npy.zst",), "video.profile": VIDEO_ENCODINGS}
     is_detailed = np.zeros(len(code), dtype=bool)
     for column, encodings in tables.items():
         here = np.isin(encoding, [layout.ENCODINGS.index(name) for name in encodings])
@@ -111,7 +112,7 @@ def expected_members(index: ShardIndex, manifest: Manifest) -> Iterator[Expected
             if spec.clock == "clocked":
                 name = layout.timestamps_member_name(key, spec.name)
                 yield ExpectedMember(name, layout.ROLE_TIMESTAMPS, code[track])
-            for row in range(num_rows[track] if kind in ("jpg", "png") else 1):
+            for row in range(num_rows[track] if kind in IMAGE_ENCODINGS else 1):
                 yield ExpectedMember(layout.data_member_name(key, spec.name, kind, row), layout.ROLE_DATA, code[track])
 
 

@@ -27,7 +27,7 @@ from trajload.shards.npy import parse_npy_header
 from trajload.shards.records import EpisodeRecord, Member, NpyDetail, StepClock, TrackRecord, checksum_of
 from trajload.shards.tar import padding
 from trajload.shards.zst import ChunkDetail, frame_sizes
-from trajload.spec import StreamSpec
+from trajload.spec import IMAGE_ENCODINGS, VIDEO_ENCODINGS, StreamSpec
 from trajload.types import Int64Array, PathLikeStr
 
 __all__ = ["TarMember", "iter_members", "scan_episodes"]
@@ -168,7 +168,7 @@ class _Scan:
                 timestamps, times = self._times(name, layout.ROLE_TIMESTAMPS, code)
             members = []
             data = b""
-            for row in range(num_rows if encoding in ("jpg", "png") else 1):
+            for row in range(num_rows if encoding in IMAGE_ENCODINGS else 1):
                 name = layout.data_member_name(key, spec.name, encoding, row)
                 _, data = self._take(name)
                 members.append(Member(name, layout.ROLE_DATA, code, len(data), checksum_of(data)))
@@ -206,7 +206,7 @@ def _detail(
             size_K=sizes[1:],
             checksum_K=np.array([xxhash.xxh3_64_intdigest(data[a:b]) for a, b in pairwise(ends)], dtype=np.uint64),
         )
-    if encoding in ("mp4", "mkv"):
+    if encoding in VIDEO_ENCODINGS:
         from trajload.shards.video_index import build_video_index
 
         return build_video_index(data)

@@ -231,16 +231,7 @@ def _demux(
                     )
                 continue  # the demuxer's end mark
             number = len(out.size)
-            if packet.is_corrupt:
-                promise = f"; the header promises {stream.frames} frames" if stream.frames else ""
-                raise SourceError(
-                    f"packet {number} is truncated: the file ends after {number} whole packets{promise}. Restore it from its source."
-                )
-            for side in packet.iter_sidedata():
-                if side.data_type in ("new_extradata", "palette", "param_change"):
-                    raise SourceError(
-                        f"packet {number} changes the codec's settings mid-stream ({side.data_type}). {_REENCODE}"
-                    )
+            _check_packet(packet, number, stream)
             payload = bytes(packet)
             out.offset.append(_locate(data, packet.pos, payload, number))
             out.size.append(len(payload))
@@ -275,6 +266,20 @@ def _demux(
             f"no picture comes out of the video: got 0 frames from {len(out.size)} packets{promise}{reason}. Restore the file from its source."
         )
     return out, first
+
+
+def _check_packet(packet: Any, number: int, stream: VideoStream) -> None:
+    """Raise SourceError for a packet that is cut off, or that needs other settings than those before it."""
+    if packet.is_corrupt:
+        promise = f"; the header promises {stream.frames} frames" if stream.frames else ""
+        raise SourceError(
+            f"packet {number} is truncated: the file ends after {number} whole packets{promise}. Restore it from its source."
+        )
+    for side in packet.iter_sidedata():
+        if side.data_type in ("new_extradata", "palette", "param_change"):
+            raise SourceError(
+                f"packet {number} changes the codec's settings mid-stream ({side.data_type}). {_REENCODE}"
+            )
 
 
 def _locate(data: bytes | mmap.mmap, pos: int | None, payload: bytes, number: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trajload.checks import check_int
 from trajload.errors import ConfigError, ShardError, at
 from trajload.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, canonical_json, read_manifest, sha256_hex
 from trajload.manifest.files import write_manifest
@@ -88,11 +89,7 @@ class Writer:
         """
         self.path = Path(path)
         rate = _rate(step_rate_hz)
-        if isinstance(shard_bytes, bool) or not isinstance(shard_bytes, int) or shard_bytes < _MIN_SHARD_BYTES:
-            raise ConfigError(
-                f"shard_bytes={shard_bytes!r} is invalid: expected an int of at least {_MIN_SHARD_BYTES}."
-            )
-        self._shard_bytes = shard_bytes
+        self._shard_bytes = check_int("shard_bytes", shard_bytes, _MIN_SHARD_BYTES)
         try:
             self._provenance: dict[str, Any] = json.loads(canonical_json(dict(provenance or {})))
         except (TypeError, ValueError) as err:

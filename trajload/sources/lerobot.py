@@ -175,13 +175,6 @@ class LeRobotSource(Dataset):
         if self._indexes.problem is not None:
             self._add_note(Note("cache", self._indexes.problem))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = ForkLock()
-
     def reopening(self) -> Reopening:
         return Reopening(type(self), self._arguments, self.name, self.digest)
 

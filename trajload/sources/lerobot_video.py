@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -113,13 +112,6 @@ class EpisodeVideos:
         self.indexes = indexes
         self._on_note = on_note
         self._first: dict[str, Int64Array] = {}
-        self._lock = ForkLock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
         self._lock = ForkLock()
 
     def index(self, file: str) -> VideoIndex:

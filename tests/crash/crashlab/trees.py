@@ -9,7 +9,6 @@ import errno
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -45,9 +44,6 @@ class TreeMedium:
 
     def pieces(self, path: str) -> Iterator[bytes]:
         yield self.read(path)
-
-    def local_path(self, path: str) -> Path | None:
-        return None
 
 
 class TreeReading:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,7 @@ BUILT = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    opened = tl.open(demo_dataset)
-    yield opened
-    opened.close()
-
-
-def test_every_provided_transform_is_listed(dataset: tl.Dataset) -> None:
+def test_every_provided_transform_is_listed() -> None:
     """Names, public names and this test's list agree."""
     assert sorted(BUILT_IN) == sorted([*(type(t).__name__ for t in BUILT), "Normalizer"])
     assert all(hasattr(tl, name) for name in BUILT_IN)

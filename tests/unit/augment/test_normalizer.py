@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
@@ -23,13 +21,6 @@ from trajload.rng import key_rng
 # Millionths: squares of values near the end of float64 underflow, which no signal's do.
 ELEMENTS = st.floats(-1e6, 1e6).map(lambda v: round(v, 6))
 METHODS = ("mean_std", "min_max", "quantiles")
-
-
-@pytest.fixture(scope="module")
-def dataset(demo_dataset: Path) -> Iterator[tl.Dataset]:
-    opened = tl.open(demo_dataset)
-    yield opened
-    opened.close()
 
 
 def stats_of(rows_ND: np.ndarray) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from trajload.bench import measure
 from trajload.bench.observe import Live
@@ -27,6 +28,7 @@ def test_measure_reports_what_was_delivered(demo_dataset: Path) -> None:
         assert loader.train_step == 2 + report.batches
         assert report.windows_per_s_min <= 4 * report.batches / report.seconds <= report.windows_per_s_max
         assert report.frames_per_s == 0  # an action is no picture
+        assert report.machine["processor"] and report.machine["versions"]["torch"] == torch.__version__
         assert told[-1].done_s == told[-1].total_s == 0.6 and 0 < told[-1].wait_share <= 1
         assert next(iter(loader)).train_step == 2 + report.batches
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from by_path import load
+from in_threads import in_threads
 
 from trajload.checkpoint.entries import Commit
 from trajload.checkpoint.store import Store
@@ -57,24 +58,12 @@ def kept() -> ModuleType:
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """torch computes in one thread: on a busy machine small kernels wait longer for their helpers than they compute."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def race(save: Save) -> Callable[..., None]:
     """Writers of one store begin at once and commit as often as they can: no success that was told is missing or told twice."""
 
     def run(opened: Callable[[], Any], *, num_writers: int, num_steps: int) -> None:
         won: dict[int, int] = {}
         refused: set[tuple[int, int]] = set()
-        errors: list[BaseException] = []
         start = threading.Barrier(num_writers, timeout=60.0)
 
         def write(who: int) -> None:
@@ -86,16 +75,8 @@ def race(save: Save) -> Callable[..., None]:
                     assert won.setdefault(commit.seq, who) == who
                 except WriterConflictError:
                     refused.add((who, step))
-                except BaseException as err:
-                    errors.append(err)
-                    return
 
-        threads = [threading.Thread(target=write, args=(who,)) for who in range(num_writers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        in_threads(write, range(num_writers))
         store = opened()
         assert {commit.seq: commit.info["who"] for commit in store.commits()} == won
         assert not refused & {(c.info["who"], c.info["step"]) for c in store.commits()}, "a false conflict"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from damaging import flip
 from safetensors import safe_open
 from safetensors.torch import load_file, load_model
 from torch import nn
@@ -143,10 +144,7 @@ def test_an_export_never_overwrites_and_never_is_half(store: Store, kept: Any, t
     assert export(part, tmp_path / "empty").files
     with pytest.raises(CheckpointMismatchError, match="no component 'other'"):
         export(part, tmp_path / "out", component="other")
-    path = part.path("model.safetensors")
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(part.path("model.safetensors"), -1)
     with pytest.raises(CheckpointCorruptError, match="is damaged"):
         export(part, tmp_path / "out")
     assert not (tmp_path / "out").exists()

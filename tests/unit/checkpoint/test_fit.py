@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damaging import flip
 from torch import nn
 
 from trajload.checkpoint.capture import snapshot
@@ -289,10 +290,7 @@ def test_a_pickle_beside_is_told_as_one(store: Store, tmp_path: Path) -> None:
 def test_a_flipped_bit_is_found_before_anything_is_changed(store: Store, kept: Any, name: str) -> None:
     """Digests are compared unless the caller has just done so."""
     part = kept.keep(store, {"m": model(), "n": {"x": 1}})
-    path = part.path(name)
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+    flip(part.path(name), -3)
     live = {"n": {"x": 2}, "m": model()}
     before = content(live)
     with pytest.raises(CheckpointCorruptError, match="is damaged"):

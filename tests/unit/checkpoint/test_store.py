@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaging import flip
 
 from trajload.checkpoint.entries import PartSummary
 from trajload.checkpoint.store import Store
@@ -75,10 +76,7 @@ def test_each_record_names_the_one_before(store: Store, save: Any) -> None:
 def test_newest_steps_back_over_a_damaged_commit_and_says_so(store: Store, save: Any) -> None:
     """A flipped bit costs one checkpoint, not the run."""
     good, bad = save(store, 1), save(store, 2)
-    path = store.part(bad, 0).path("model.safetensors")
-    data = bytearray(path.read_bytes())
-    data[17] ^= 1
-    path.write_bytes(data)
+    flip(store.part(bad, 0).path("model.safetensors"), 17)
     commit, faults = store.newest()
     assert commit == good
     assert [fault.seq for fault in faults] == [bad.seq]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_threads import in_threads
 
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.store import Store
@@ -111,15 +112,11 @@ def test_store_made_by_several_at_once_is_one_store(tmp_path: Path) -> None:
     barrier = threading.Barrier(8)
     uuids: list[str] = []
 
-    def make() -> None:
+    def make(_: int) -> None:
         barrier.wait()
         uuids.append(Store(tmp_path / "deep" / "er" / "s").uuid)
 
-    threads = [threading.Thread(target=make) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(make, range(8))
     assert len(uuids) == 8 and len(set(uuids)) == 1
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from damaging import flip
 
 import trajload as tl
 
@@ -53,9 +54,7 @@ class Training:
 def damage(folder: Path, step: int) -> None:
     """Flip a bit of the weights of a step."""
     [file] = folder.glob(f"gen/*-s{step:09d}-*/r00000/model.safetensors")
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 4
-    file.write_bytes(content)
+    flip(file, -3)
 
 
 def saved_at(folder: Path, *steps: int, **options: Any) -> Training:

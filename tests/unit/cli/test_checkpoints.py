@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from damaging import flip
 from safetensors.torch import load_file
 
 import trajload as tl
@@ -33,9 +34,7 @@ def store(tmp_path: Path) -> Path:
 
 def damage(store: Path, step: int) -> None:
     [file] = store.glob(f"gen/*-s{step:09d}-*/r00000/model.safetensors")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    flip(file, -1)
 
 
 def test_ls_lists_steps_and_pins(trajload: Run, store: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaging import flip
 from PIL import Image
 
 import trajload as tl
@@ -62,11 +63,7 @@ def test_verify_of_a_damaged_dataset_exits_with_1_and_names_the_member(trajload:
     dataset = tl.open(copy)
     track = dataset.track(1, "action")
     dataset.close()
-    with open(copy / track.file, "r+b") as file:
-        file.seek(track.offset + 5)
-        byte = file.read(1)
-        file.seek(track.offset + 5)
-        file.write(bytes([byte[0] ^ 1]))
+    flip(copy / track.file, track.offset + 5)
     done = trajload("verify", copy)
     assert done.code == 1 and "DAMAGED" in done.out
     assert "episode=episode-000001 stream=action" in done.out

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from trajload.collate.pool import TensorPool
-from trajload.collate.slots import BatchSlots
+from trajload.collate.slots import BatchSlots, SlotPlan
 from trajload.collate.stream_slots import StreamSlots
 from trajload.errors import ConfigError
 
 LAYOUT = {"cam": ((3, 4, 5), "uint8"), "action": ((2,), np.float32), "reward": ((), np.dtype("float64"))}
 
 
+def opened(*layout: Any, **options: Any) -> BatchSlots:
+    """Return memory for a batch, made for it alone."""
+    return SlotPlan(*layout, **options).reserve().open()
+
+
 def filled(num_rows: int = 3, **kwargs: bool) -> BatchSlots:
     """Return slots whose every row is written, so that no undefined memory is left."""
-    slots = BatchSlots.allocate(num_rows, 2, LAYOUT, ["task"], **kwargs)
+    slots = opened(num_rows, 2, LAYOUT, ["task"], **kwargs)
     for name, array in slots.values.items():
         array[...] = len(name)
     return slots
@@ -128,7 +134,7 @@ def test_set_missing_zeroes_the_row_and_sets_both_masks() -> None:
 
 def test_text_an_episode_lacks_is_empty_text_or_no_object() -> None:
     """Missing language is "" and a missing JSON object None, unless set."""
-    slots = BatchSlots.allocate(2, 1, {}, {"task": "str", "meta": "json"})
+    slots = opened(2, 1, {}, {"task": "str", "meta": "json"})
     slots.set_text("meta", 1, {"a": 1})
     batch = slots.finish(0)
     assert (batch["task"], batch["meta"]) == (["", ""], [None, {"a": 1}])
@@ -140,13 +146,13 @@ def test_slots_of_a_dtype_torch_lacks_name_the_stream(dtype: str) -> None:
     with pytest.raises(
         ConfigError, match=r"stream 'lidar' cannot be put in a batch: got dtype .*expected one of bool, uint8, uint16"
     ):
-        BatchSlots.allocate(1, 1, {"lidar": ((), dtype)})
+        opened(1, 1, {"lidar": ((), dtype)})
 
 
 def test_slots_of_no_dtype_at_all_name_the_stream() -> None:
     """A dtype NumPy does not know is refused by stream too."""
     with pytest.raises(ConfigError, match=r"dtype 'float33' of stream 'lidar' is unusable"):
-        BatchSlots.allocate(1, 1, {"lidar": ((), "float33")})
+        opened(1, 1, {"lidar": ((), "float33")})
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ def test_slots_of_no_dtype_at_all_name_the_stream() -> None:
 )
 def test_slots_of_a_supported_dtype_round_trip(dtype: str) -> None:
     """Values written through NumPy are the tensor's values, in the same dtype; 16-bit depth included."""
-    slots = BatchSlots.allocate(1, 3, {"x": ((), dtype)})
+    slots = opened(1, 3, {"x": ((), dtype)})
     slots.values["x"][0] = np.array([0, 1, 1], dtype=dtype) * (60000 if dtype == "uint16" else 1)
     tensor = slots.finish(0)["x"]
     assert str(tensor.dtype) == f"torch.{dtype}"  # type: ignore[union-attr]
@@ -164,7 +170,7 @@ def test_slots_of_a_supported_dtype_round_trip(dtype: str) -> None:
 
 def test_slots_of_a_foreign_byte_order_hold_the_values_not_the_bytes() -> None:
     """Big-endian data land as the same numbers."""
-    slots = BatchSlots.allocate(1, 2, {"x": ((), ">i4")})
+    slots = opened(1, 2, {"x": ((), ">i4")})
     slots.values["x"][0] = np.array([1, 258], dtype=">i4")
     assert slots.finish(0)["x"].tolist() == [[1, 258]]  # type: ignore[union-attr]
 
@@ -179,7 +185,7 @@ def test_slots_filled_by_threads_row_by_row_equal_slots_filled_by_one() -> None:
         slots.step_index[row] = row
         slots.set_text("task", row, f"task {row}")
 
-    one, many = (BatchSlots.allocate(64, 2, LAYOUT, ["task"]) for _ in range(2))
+    one, many = (opened(64, 2, LAYOUT, ["task"]) for _ in range(2))
     for row in range(64):
         fill(one, row)
     threads = [threading.Thread(target=lambda k=k: [fill(many, r) for r in range(k, 64, 8)]) for k in range(8)]
@@ -192,7 +198,7 @@ def test_slots_filled_by_threads_row_by_row_equal_slots_filled_by_one() -> None:
 
 def test_slots_of_no_rows_make_an_empty_batch() -> None:
     """Zero rows are an empty batch with the same keys."""
-    batch = BatchSlots.allocate(0, 2, LAYOUT, ["task"]).finish(0)
+    batch = opened(0, 2, LAYOUT, ["task"]).finish(0)
     assert tuple(batch["cam"].shape) == (0, 2, 3, 4, 5)  # type: ignore[union-attr]
     assert batch["task"] == []
     assert len(batch.digest()) == 32
@@ -232,9 +238,7 @@ def test_set_window_writes_a_row_and_zeroes_what_has_no_data() -> None:
     window["action"][...] = 7
     window["cam_is_pad"][1] = True
     window["task"] = "lift"
-    out = BatchSlots.allocate(
-        2, 3, {"cam": ((3, 2, 2), np.uint8), "action": ((2,), np.float32)}, {"task": "str", "meta": "json"}
-    )
+    out = opened(2, 3, {"cam": ((3, 2, 2), np.uint8), "action": ((2,), np.float32)}, {"task": "str", "meta": "json"})
     out.set_window(1, window, {name: is_zero[0] for name, is_zero in row.is_zero.items()})
     assert out.values["action"][1, :, 0].tolist() == [7, 7, 0]
     assert (out.values["cam"][1] == 9).all()

@@ -172,3 +172,10 @@ def tools() -> Any:
         video_spec=video_spec,
         whole_track=whole_track,
     )
+
+
+@pytest.fixture(scope="module")
+def video() -> tuple[bytes, VideoTrack]:
+    """An H.264 video with B-frames, and its track."""
+    data = make_video(Recipe(name="v", encoder="libx264", options=(("bf", "2"), ("sc_threshold", "0"))))
+    return data, whole_track(data)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import threading
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
+from in_threads import in_threads
 
 from trajload.decode import DecodeContext
 from trajload.errors import TrajloadError
@@ -69,11 +69,7 @@ def test_threads_with_their_own_contexts_do_not_disturb_each_other(engine: Any, 
                 failures.append(f"{name} {rows}")
         context.close()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert failures == []
 
 

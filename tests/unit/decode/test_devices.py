@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from in_threads import in_threads
 
 from trajload.decode import DecodeContext, plan_reads
 from trajload.decode.devices import VideoDevices, video_devices
@@ -226,13 +225,8 @@ def test_threads_share_one_choice(made: Any, tools: Any) -> None:
                 failures.append((k, row))
         context.close()
 
-    run: list[Callable[[], None]] = [lambda k=k: work(k) for k in range(8)]  # type: ignore[misc]
-    threads = [threading.Thread(target=function) for function in run]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures and not any(thread.is_alive() for thread in threads)
+    in_threads(work, range(8))
+    assert not failures
     (stream,) = devices.report()["streams"]
     assert stream["num_compared"] == 4 and stream["device"] in ("cpu", "cuda")
     assert plan_reads(track, np.array([0]))

@@ -57,12 +57,6 @@ def made(request: pytest.FixtureRequest, tools: Any) -> tuple[bytes, VideoTrack]
     return data, tools.whole_track(data)
 
 
-@pytest.fixture(scope="module")
-def video(tools: Any) -> tuple[bytes, VideoTrack]:
-    data = tools.make_video(tools.Recipe(name="v", encoder="libx264", options=(("bf", "2"), ("sc_threshold", "0"))))
-    return data, tools.whole_track(data)
-
-
 def windows(track: VideoTrack, count: int, seed: int) -> list[np.ndarray]:
     """Return windows with steps between frames, repeats and disorder."""
     rng = np.random.default_rng(seed)

@@ -14,15 +14,9 @@ from trajload.decode.plan import VideoReads
 from trajload.decode.quick_video import QuickVideo, same_pictures
 from trajload.errors import DecodeError, WindowError
 from trajload.pipeline.quick_tracks import QuickTracks
-from trajload.refs import TextTrack, VideoTrack
+from trajload.refs import TextTrack
 
 ROWS = ([0], [3, 4, 5, 6], [2, 5, 8, 11], [4, 4, 4, 9], [9, 4, 9], [0, 1, 34, 35])
-
-
-@pytest.fixture(scope="module")
-def video(tools: Any) -> tuple[bytes, VideoTrack]:
-    data = tools.make_video(tools.Recipe(name="v", encoder="libx264", options=(("bf", "2"), ("sc_threshold", "0"))))
-    return data, tools.whole_track(data)
 
 
 def run(quick: QuickVideo, data: bytes, rows: Any, spec: Any, context: DecodeContext) -> np.ndarray | None:

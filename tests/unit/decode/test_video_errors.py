@@ -18,12 +18,6 @@ from trajload.spec import Image
 from trajload.types import Modality
 
 
-@pytest.fixture(scope="module")
-def video(tools: Any) -> tuple[bytes, VideoTrack]:
-    data = tools.make_video(tools.Recipe(name="v", encoder="libx264", options=(("bf", "2"), ("sc_threshold", "0"))))
-    return data, tools.whole_track(data)
-
-
 def resign(track: VideoTrack, data: bytes) -> VideoTrack:
     """Return the track with group checksums of `data`, so that damage gets past them and reaches the decoder."""
     index = track.index

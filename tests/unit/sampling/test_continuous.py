@@ -50,10 +50,8 @@ def test_row_of_the_next_batch_continues_the_row_or_starts_an_episode(
                 assert gap == 0 or (num_steps * dilation) % stride
             else:
                 assert then.start_B[b] == 0
-                assert (
-                    table.num_windows_of(now.episode_B[b]) * stride
-                    <= now.start_B[b] + num_steps * dilation + stride - 1
-                )
+                num_windows = np.diff(table.first_E1)[now.episode_B[b]]
+                assert num_windows * stride <= now.start_B[b] + num_steps * dilation + stride - 1
             offset = int(then.position_B[b]) % order.num_windows
             assert order.continues(int(then.epoch_B[b]), np.array([offset])).tolist() == [then.start_B[b] > 0]
 

@@ -12,7 +12,6 @@ from trajload.sampling.assign import rank_rows
 from trajload.sampling.block_sums import BlockSums, permute_inside
 from trajload.sampling.blocks import BlockTable
 from trajload.sampling.interleaved import InterleavedOrder
-from trajload.sampling.interleaved_1 import Interleaved1Order
 from trajload.sampling.lanes import Lanes
 from trajload.sampling.order_base import round_keys
 from trajload.sampling.orders import Interleaved, Interleaved1, Interleaved2, make_order
@@ -73,19 +72,6 @@ def test_block_that_does_not_exist_is_named() -> None:
             blocks.locate(np.array([0, bad]))
     with pytest.raises(ConfigError, match=r"block_windows=0 is invalid"):
         BlockTable(table_of([20]).first_E1, 0)
-
-
-@pytest.mark.parametrize("num_windows", [10**12, 10**12 + 5, 2**51])
-def test_order_of_long_episodes_holds_memory_for_episodes_only(num_windows: int) -> None:
-    """Memory does not grow with the number of windows or blocks, and look-ups stay right."""
-    table = table_of(np.full(1000, num_windows))
-    order = make_order("interleaved/1", table=table, seed=1, global_batch_size=32)
-    assert isinstance(order, Interleaved1Order)
-    offset_B = np.arange(0, 1000 * num_windows, num_windows)
-    ids = order.window_ids(0, offset_B)
-    assert len(np.unique(ids)) == 1000
-    assert np.array_equal(order.offsets(0, ids), offset_B)
-    assert order._epochs.get(0).sums.nbytes < 100_000
 
 
 @given(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_threads import in_threads
 
 from trajload.errors import ConfigError, WindowError
 from trajload.sampling.assign import rank_rows
@@ -16,8 +17,11 @@ from trajload.sampling.orders import (
     Continuous,
     Interleaved,
     Interleaved1,
+    Interleaved2,
     Order,
     OrderConfig,
+    Sequential,
+    Shuffled,
     Weighted,
     make_order,
     order_config,
@@ -127,11 +131,14 @@ def test_any_train_step_equals_the_sequence_written_out(
             assert sampler.refs(train_step).window_id_B.tolist() == expected
 
 
-@pytest.mark.parametrize("config", [Interleaved(), Interleaved1(), Continuous()], ids=str)
+@pytest.mark.parametrize(
+    "config", [Sequential(), Shuffled(), Interleaved(), Interleaved1(), Interleaved2(), Continuous()], ids=str
+)
 def test_order_outside_its_epoch_is_refused(config: OrderConfig) -> None:
     """Offsets, ids and epochs out of range are named."""
     order = order_of(config, [30])
-    with pytest.raises(WindowError, match=rf"offset {order.num_windows} does not exist"):
+    limits = f"0 <= offset < num_windows={order.num_windows}"
+    with pytest.raises(WindowError, match=rf"offset {order.num_windows} does not exist: expected {limits}"):
         order.window_ids(0, np.array([order.num_windows]))
     with pytest.raises(WindowError, match=r"window id -1 does not exist"):
         order.offsets(0, np.array([-1]))
@@ -154,12 +161,23 @@ def test_order_asked_by_many_threads_for_many_epochs_answers_each_right() -> Non
             if order.window_ids(epoch, np.arange(100)).tolist() != expected[epoch]:
                 wrong.append(epoch)
 
-    threads = [threading.Thread(target=ask, args=(k,)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(ask, range(8))
     assert wrong == []
+
+
+@pytest.mark.parametrize("num_windows", [10**12, 10**12 + 5, 2**51])
+@pytest.mark.parametrize(
+    ("version", "tables"), [("interleaved/1", "sums"), ("interleaved/2", "sequence"), ("interleaved/3", "slots")]
+)
+def test_order_of_long_episodes_holds_memory_for_episodes_only(version: str, tables: str, num_windows: int) -> None:
+    """Memory does not grow with the number of windows or blocks, and look-ups stay right."""
+    table = WindowTable(np.full(1000, num_windows), Window(num_steps=1))
+    order: Any = make_order(version, table=table, seed=1, global_batch_size=32)
+    offset_B = np.arange(0, 1000 * num_windows, num_windows)
+    ids = order.window_ids(0, offset_B)
+    assert len(np.unique(ids)) == 1000
+    assert np.array_equal(order.offsets(0, ids), offset_B)
+    assert order.version == version and getattr(order._epochs.get(0), tables).nbytes < 100_000
 
 
 # ---- how an order is asked for ----
@@ -199,7 +217,7 @@ def test_order_config_of_an_unusable_value_says_what_is_wrong(order: object, mes
     ("arguments", "message"),
     [
         ({"block_windows": 0}, "block_windows=0 is invalid"),
-        ({"block_windows": 2**20 + 1}, "block_windows=1048577 is invalid"),
+        ({"block_windows": 2**20 + 1}, "block_windows=1048577 is too large: expected less than 1048577"),
         ({"block_windows": 2.0}, r"block_windows=2\.0 is invalid"),
         ({"lanes_per_row": 0}, "lanes_per_row=0 is invalid"),
         ({"lanes_per_row": True}, "lanes_per_row=True is invalid"),

@@ -158,15 +158,3 @@ def test_small_data_are_read_as_before(counts: list[int]) -> None:
     all_B = np.arange(order.num_windows)
     assert not order.has_seams
     assert np.array_equal(order.window_ids(3, all_B), before.window_ids(3, all_B))
-
-
-@pytest.mark.parametrize("num_windows", [10**12, 10**12 + 5, 2**51])
-def test_order_of_long_episodes_holds_memory_for_episodes_only(num_windows: int) -> None:
-    """Memory does not grow with the number of windows or blocks, and look-ups stay right."""
-    order = order_of(np.full(1000, num_windows), 32)
-    assert order.has_seams
-    offset_B = np.arange(0, 1000 * num_windows, num_windows)
-    ids = order.window_ids(0, offset_B)
-    assert len(np.unique(ids)) == 1000
-    assert np.array_equal(order.offsets(0, ids), offset_B)
-    assert order._epochs.get(0).slots.nbytes < 100_000

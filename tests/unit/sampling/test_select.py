@@ -90,7 +90,7 @@ def test_unusable_choices_are_named(episodes: Any, message: str) -> None:
 def test_table_of_chosen_episodes_keeps_their_numbers() -> None:
     """Only their windows are numbered; episode numbers stay those of the dataset."""
     table = WindowTable(np.array([4, 9, 1, 6]), tl.Window(num_steps=2), is_chosen_E=np.array([False, True, True, True]))
-    assert (table.num_windows, table.num_episodes, table.num_short_episodes) == (8 + 5, 4, 1)
+    assert (table.num_windows, table.num_episodes) == (8 + 5, 4)
     episode_B, start_B = table.locate(np.arange(13))
     assert sorted(set(episode_B.tolist())) == [1, 3]
     assert table.window_id(episode_B, start_B).tolist() == list(range(13))

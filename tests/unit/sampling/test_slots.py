@@ -15,7 +15,6 @@ from trajload.sampling.block_kinds import BlockKinds
 from trajload.sampling.blocks import BlockTable
 from trajload.sampling.deal import DealtOrder
 from trajload.sampling.even_cuts import EvenCuts
-from trajload.sampling.interleaved_2 import Interleaved2Order
 from trajload.sampling.order_base import round_keys
 from trajload.sampling.orders import Interleaved2, make_order
 from trajload.sampling.row_lanes import RowLanes, spread_multiplier
@@ -185,19 +184,6 @@ def test_neighbouring_rows_are_spread(num: int) -> None:
             at = np.sort((np.arange(n) + 5) * multiplier % num)
             gaps = np.diff(np.r_[at, at[0] + num])
             assert gaps.max() <= max(3 * num / n, 1)
-
-
-@pytest.mark.parametrize("num_windows", [10**12, 10**12 + 5, 2**51])
-def test_order_of_long_episodes_holds_memory_for_episodes_only(num_windows: int) -> None:
-    """Memory does not grow with the number of windows or blocks, and look-ups stay right."""
-    table = WindowTable(np.full(1000, num_windows), Window(num_steps=1))
-    order = make_order("interleaved/2", table=table, seed=1, global_batch_size=32)
-    assert isinstance(order, Interleaved2Order)
-    offset_B = np.arange(0, 1000 * num_windows, num_windows)
-    ids = order.window_ids(0, offset_B)
-    assert len(np.unique(ids)) == 1000
-    assert np.array_equal(order.offsets(0, ids), offset_B)
-    assert order._epochs.get(0).sequence.nbytes < 100_000
 
 
 def test_rows_share_no_block_in_one_batch_of_an_even_epoch() -> None:

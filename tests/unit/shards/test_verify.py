@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaging import flip, seal_index
 
 from trajload.errors import ConfigError, ManifestError, ShardCorruptError, ShardNotFoundError
-from trajload.manifest import canonical_json, read_manifest, sha256_hex
+from trajload.manifest import read_manifest
 from trajload.shards.index import ShardIndex
 from trajload.shards.rebuild import rebuild_index
 from trajload.shards.verify import verify
@@ -26,12 +27,6 @@ from trajload.types import Modality
 def folder(every_encoding: Any, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(every_encoding.path, tmp_path / "data"))
-
-
-def flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0x01
-    path.write_bytes(bytes(data))
 
 
 def test_an_untouched_dataset_verifies(every_encoding: Any) -> None:
@@ -172,24 +167,6 @@ def test_no_manifest_is_a_problem_not_an_exception(tmp_path: Path) -> None:
     assert not verify(tmp_path / "nowhere").ok
 
 
-def resealed(folder: Path, index_data: bytes) -> None:
-    """Put another index in place and make the manifest vouch for it, as a hostile or faulty writer could."""
-    import xxhash
-
-    (folder / "shards" / "000000.idx").write_bytes(index_data)
-    obj = json.loads((folder / "manifest.json").read_text())
-    entry = obj["shards"][0]["index"]
-    header_bytes = 8 + int.from_bytes(index_data[:8], "little")
-    entry |= {
-        "num_bytes": len(index_data),
-        "sha256": sha256_hex(index_data),
-        "header_xxh3_64": f"{xxhash.xxh3_64_intdigest(index_data[:header_bytes]):016x}",
-    }
-    del obj["digest"]
-    obj["digest"] = sha256_hex(canonical_json(obj))
-    (folder / "manifest.json").write_text(json.dumps(obj))
-
-
 def tampered(folder: Path, column: str, change: Any) -> bytes:
     """Return the index with one column changed and its checksums made to fit."""
     from trajload.shards.columns import columns_to_parts
@@ -240,7 +217,7 @@ def add_to_first(value: int) -> Any:
 )
 def test_an_index_with_fitting_checksums_is_still_checked(folder: Path, column: str, value: int, message: str) -> None:
     """An index that contradicts its shard is found even where its own checksums and the manifest vouch for it."""
-    resealed(folder, tampered(folder, column, add_to_first(value)))
+    seal_index(folder, tampered(folder, column, add_to_first(value)))
     report = verify(folder)
     assert not report.ok
     assert any(message in problem.message for problem in report.problems), [str(p) for p in report.problems]
@@ -264,7 +241,7 @@ def test_an_index_of_another_make_is_refused_when_opened(folder: Path, change: A
     columns = {name: np.array(index.column(name)) for name in index.column_names}
     change(columns)
     metadata = {k: v for k, v in index._file.metadata.items() if k != "checksums"}
-    resealed(folder, b"".join(columns_to_parts(columns, metadata)))
+    seal_index(folder, b"".join(columns_to_parts(columns, metadata)))
     with pytest.raises(ShardCorruptError, match=message):
         open_native(folder)
 
@@ -319,7 +296,7 @@ def test_a_damaged_shard_gives_no_index(folder: Path) -> None:
 
 def test_an_index_that_comes_out_otherwise_needs_consent(folder: Path) -> None:
     """Where the manifest knows another index, only accept_changed writes it, with a new digest."""
-    resealed(folder, tampered(folder, "episode.start_ns", add_to_first(7)))
+    seal_index(folder, tampered(folder, "episode.start_ns", add_to_first(7)))
     (folder / "shards" / "000000.idx").unlink()
     digest = read_manifest(folder).digest
     with pytest.raises(ShardCorruptError, match="Pass accept_changed=True"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from in_threads import in_threads
 
 from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import TableTrack, VideoTrack
@@ -171,11 +171,7 @@ def test_many_threads_read_the_same_values(dataset):
             if not np.array_equal(rows(fresh, e, "action"), want[e]) or fresh.track(e, CAMERA).num_rows != len(want[e]):
                 wrong.append(e)
 
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(read, range(6))
     assert wrong == []
 
 

@@ -6,12 +6,12 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from in_threads import in_threads
 
 from trajload.errors import ConfigError, WindowError
 from trajload.refs import ArrayTrack, ByteRange
@@ -124,11 +124,7 @@ def test_many_threads_read_the_same_dataset(dataset: NativeDataset) -> None:
             if first_value(dataset, int(i)) != float(i):
                 wrong.append(int(i))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(8))
     assert not wrong
 
 

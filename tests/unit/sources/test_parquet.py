@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from in_threads import in_threads
 
 from trajload.errors import ConfigError, ShardNotFoundError, SourceError
 from trajload.sources.parquet import ParquetTables
@@ -106,15 +107,11 @@ def test_many_threads_decode_a_row_group_once(tables):
     start = threading.Barrier(8)
     got: list[np.ndarray] = []
 
-    def read() -> None:
+    def read(_: int) -> None:
         start.wait()
         got.append(tables.rows("a.parquet", "fixed", np.arange(16)))
 
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(read, range(8))
     assert tables.num_decodes == 1
     assert all((g == got[0]).all() for g in got) and len(got) == 8
 
