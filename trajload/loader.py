@@ -55,7 +55,7 @@ class Loader(LoaderFacts):
         rank: Data-parallel rank; None takes it from `device_mesh`, else RANK and WORLD_SIZE of the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
         num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
-        num_readers: Threads that read bytes ahead (of each process): more where a read takes long to answer.
+        num_readers: Threads that read bytes ahead (of each process) where reads are slow: more where one takes long to answer.
         workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
         worker_timeout_s: A worker process that makes no progress for so long is replaced; None: wait for ever.
         prefetch: Train_steps in the works at once, or 'auto'.
