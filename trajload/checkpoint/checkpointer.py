@@ -166,16 +166,20 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for the save that is being written, and let go of the store. Idempotent.
 
+        Interrupted while it waits (Ctrl-C), it holds the store, and can be called again.
+
         Raises:
-            CheckpointError: That save did not commit.
+            CheckpointError: The newest save did not commit.
         """
         if self._is_closed or self._pid != os.getpid():
             return
-        self._is_closed = True
         try:
-            self.wait()
+            self._hold.settle()
+            self._outcomes.finish()
         finally:
-            self._hold.close()
+            if not self._outcomes.busy:  # else another writer would be let in beside it
+                self._is_closed = True
+                self._hold.close()
 
     def __enter__(self) -> Checkpointer:
         return self

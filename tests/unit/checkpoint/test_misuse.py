@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import trajload as tl
+from trajload.checkpoint.exit_status import FAILED_STATUS
 from trajload.checkpoint.store import Store
 from trajload.errors import CheckpointAbortedError, CheckpointError, ConfigError
 
@@ -171,7 +172,7 @@ def test_fork_is_told_that_the_checkpointer_is_not_its_own(tmp_path: Path) -> No
 
 
 SCRIPT = """
-import sys, trajload as tl
+import atexit, sys, trajload as tl
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.store import Store
 
@@ -181,12 +182,14 @@ class Failing(Disk):
             raise OSError(5, "refused by the test", str(path))
         super().fsync(fd, path)
 
+atexit.register(lambda: print("a handler that comes later", flush=True))
 ckpt = tl.Checkpointer(Store(sys.argv[1], disk=Failing()), {"n": {"updates": 1}}, mode="async", retries=0)
 ckpt.save(1)
 """
 
 
 def test_script_that_ends_without_close_says_that_its_last_save_failed(tmp_path: Path) -> None:
-    """Nobody takes the outcome of it; it must not be silent all the same."""
+    """Nobody takes the outcome of it: it is logged, and the status is that of an error on the way out; all else happens."""
     told = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert "the last save did not commit" in told.stderr and "refused by the test" in told.stderr
+    assert told.returncode == FAILED_STATUS and told.stdout == "a handler that comes later\n"
