@@ -30,6 +30,7 @@ _WHERE = {
     "Training": "trajload.checkpoint.trainee",
     "assert_continues": "trajload.checkpoint.continues",
     "audit": "trajload.checkpoint.auditing",
+    "episodes_seen": "trajload.checkpoint.exposure",
     "export": "trajload.checkpoint.exporting",
     "open": "trajload.checkpoint.opening",
     "plan_size": "trajload.checkpoint.size",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from trajload.checkpoint.entries import PartSummary as PartSummary
     from trajload.checkpoint.every import Every as Every
     from trajload.checkpoint.exporting import export as export
+    from trajload.checkpoint.exposure import episodes_seen as episodes_seen
     from trajload.checkpoint.generation import Generation as Generation
     from trajload.checkpoint.generation import PartWriter as PartWriter
     from trajload.checkpoint.object_store import ObjectStore as ObjectStore

@@ -19,26 +19,36 @@ __all__ = ["FAILED_STATUS", "fail_at_exit"]
 FAILED_STATUS = 120
 """Python's own, for an error on the way out."""
 
-_lost: list[tuple[int, str]] = []
-_is_ending = False
+
+class _Ending:
+    """What was lost in this process, until it ends."""
+
+    def __init__(self) -> None:
+        self._lost: list[tuple[int, str]] = []
+        self._has_begun = False
+
+    def add(self, message: str) -> None:
+        self._lost.append((os.getpid(), message))
+        if self._has_begun:
+            self.begin()
+
+    def begin(self) -> None:
+        """Called when the process ends; exit handlers that find out about a loss may come later."""
+        self._has_begun = True
+        told = [message for pid, message in self._lost if pid == os.getpid()]
+        name = "stdout" if sys.stdout is not None and not sys.stdout.closed else "stderr"
+        stream = getattr(sys, name)
+        if told and not isinstance(stream, _Unflushed):
+            setattr(sys, name, _Unflushed(stream, told[0]))
+
+
+_ending = _Ending()
+atexit.register(_ending.begin)
 
 
 def fail_at_exit(message: str) -> None:
     """Let this process end with status 120, saying `message`; a process that forks later is not concerned."""
-    _lost.append((os.getpid(), message))
-    if _is_ending:
-        _end()
-
-
-@atexit.register
-def _end() -> None:
-    global _is_ending
-    _is_ending = True
-    told = [message for pid, message in _lost if pid == os.getpid()]
-    name = "stdout" if sys.stdout is not None and not sys.stdout.closed else "stderr"
-    stream = getattr(sys, name)
-    if told and not isinstance(stream, _Unflushed):
-        setattr(sys, name, _Unflushed(stream, told[0]))
+    _ending.add(message)
 
 
 class _Unflushed:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from trajload.checkpoint.exposure import loader_of
+
 __all__ = [
     "agreement",
     "differing_versions",
@@ -55,7 +57,7 @@ def differing_versions(saved: Any) -> list[str]:
 
 
 def loaders_of(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the state of every loader among the components, by name; a few KiB each."""
+    """Return the state of every loader among the components, by name, and the digest of its order; a few KiB each."""
     found = {}
     for name, component in state.items():
         if hasattr(component, "load_state_dict") and (
@@ -63,7 +65,8 @@ def loaders_of(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         ):
             saved = component.state_dict()
             if isinstance(saved, Mapping) and all(field in saved for field in _LOADER_FIELDS):
-                found[name] = dict(saved)
+                digest = loader_of(component).order_digest(saved["cursor"]["train_step"])
+                found[name] = {**saved, "order_digest": digest}
     return found
 
 
@@ -90,6 +93,7 @@ def loader_info(loaders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             "seed": state["config"].get("seed"),
             "config_digest": state["config_digest"],
             "cursor": state["cursor"],
+            "order_digest": state["order_digest"],
         }
         for name, state in loaders.items()
     }
@@ -148,7 +152,7 @@ def agreement(step: int, state: Mapping[str, Any], loaders: Mapping[str, Mapping
         "components": sorted(state),
         "updates": updates_of(state),
         "loaders": {
-            name: {field: saved[field] for field in ("manifests", "config_digest", "cursor")}
+            name: {field: saved[field] for field in ("manifests", "config_digest", "cursor", "order_digest")}
             for name, saved in loaders.items()
         },
     }
