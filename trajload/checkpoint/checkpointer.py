@@ -272,11 +272,11 @@ class Checkpointer(CheckpointerFacts):
             ConfigError: It holds checkpoints, and `resume` was not called.
         """
         self._know_store()
+        epoch = facts.checked_epoch(self._whole.state, epoch, metrics)
         self._outcomes.look()
         step = self._clock.is_new(train_step)
         if step is None:
             return False  # it was looked at already
-        epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
         if epoch is None and self._clock.every.epochs is not None:
             raise ConfigError(
                 "Every(epochs=...) needs the epoch: no loader is among the components, so pass step(..., epoch=)."
@@ -300,9 +300,9 @@ class Checkpointer(CheckpointerFacts):
             ConfigError: The store holds checkpoints, and `resume` was not called.
         """
         self._know_store()
+        epoch = facts.checked_epoch(self._whole.state, epoch, metrics)
         step = self._clock.is_new(train_step)
         self._outcomes.take()
-        epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
         self._save(index(train_step) if step is None else step, epoch, metrics)
 
     def _is_free(self, step: int) -> bool:

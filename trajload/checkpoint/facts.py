@@ -7,12 +7,15 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 from trajload.checkpoint.exposure import loader_of
+from trajload.errors import ConfigError, described
 
 __all__ = [
     "agreement",
+    "checked_epoch",
     "differing_versions",
     "epoch_of",
     "loader_info",
@@ -82,6 +85,32 @@ def epoch_of(state: Mapping[str, Any]) -> int | None:
         if isinstance(steps, (int, float)) and steps > 0 and isinstance(getattr(loader, "train_step", None), int):
             return int(loader.train_step // steps)
     return None
+
+
+def checked_epoch(state: Mapping[str, Any], epoch: int | None, metrics: Mapping[str, float] | None) -> int | None:
+    """Return the epoch that was told, or else that of the first loader; what a caller told of a save is looked at.
+
+    Raises:
+        ConfigError: `epoch` is no count, or `metrics` no numbers by name.
+    """
+    try:
+        told = None if epoch is None else index(epoch)
+    except TypeError:
+        told = -1
+    if (told is not None and told < 0) or isinstance(epoch, bool):
+        raise ConfigError(f"epoch={epoch!r} is invalid: expected a whole number of at least 0, or None.")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ConfigError(f"metrics is a {type(metrics).__name__}: expected name → number, such as {{'loss': 0.5}}.")
+    for name, value in (metrics or {}).items():
+        try:
+            float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as err:
+            raise ConfigError(
+                f"metrics[{name!r}] is a {type(value).__name__}: expected one number. {described(err)}"
+            ) from err
+        if not isinstance(name, str):
+            raise ConfigError(f"metrics has the key {name!r}: expected names.")
+    return epoch_of(state) if told is None else told
 
 
 def loader_info(loaders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
