@@ -12,6 +12,7 @@ import pytest
 import trajload as tl
 from trajload.checkpoint import episodes_seen
 from trajload.errors import CheckpointMismatchError, ConfigError
+from trajload.pipeline.facts import tags_of
 from trajload.sampling.sampler import Sampler
 
 BATCH = 4
@@ -128,6 +129,12 @@ def test_consent_tags_that_are_no_longer_allowed_are_refused(demo_dataset: Path,
         assert ckpt.resume(at=0).step == 0
     with pytest.raises(ConfigError, match="allowed_tags='research' is invalid"):
         tl.Checkpointer(tmp_path, {"n": {}}, allowed_tags="research")
+
+
+def test_provenance_is_free_and_stops_no_save() -> None:
+    """One tag for itself, none, a number, a set; what is not text becomes text."""
+    given = [{}, {"consent_tags": None}, {"consent_tags": "a"}, {"consent_tags": 5}, {"consent_tags": {"b", "a"}}]
+    assert [tags_of(provenance) for provenance in given] == [[], [], ["a"], ["5"], ["a", "b"]]
 
 
 def test_inference_engines_are_told_after_a_resume(tmp_path: Path) -> None:

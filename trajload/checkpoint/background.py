@@ -39,14 +39,14 @@ class Background(Generic[T]):
         return self._thread is not None
 
     @property
-    def untaken(self) -> BaseException | None:
-        """What ended work that raised, until somebody takes it; None in a fork, which has not begun it."""
-        return self._error if self._pid == os.getpid() else None
+    def is_own(self) -> bool:
+        """Whether this process began it; a fork has none of its threads."""
+        return self._pid == os.getpid()
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether work goes on, asked where this process ends: nobody will wait for it any more."""
-        return self.busy and self._pid == os.getpid()
+    def untaken(self) -> BaseException | None:
+        """What ended work that raised, until somebody takes it."""
+        return self._error
 
     def start(self, work: Callable[[], T]) -> None:
         """Begin `work`; the outcome of the work before it must have been taken."""

@@ -112,9 +112,11 @@ class _Untold:
 
 def _say_untaken(background: Background[Saved], untold: _Untold) -> None:
     """Say what close() would have raised: at error level, and by the status that this process ends with."""
+    if not background.is_own:
+        return  # a fork: the process that it is of says so
     if (error := background.untaken or untold.error) is not None:
         told = f"the last save did not commit, and nobody asked for it (close() would have raised): {described(error)}"
-    elif background.is_cut_off:
+    elif background.busy:
         told = "the last save was being written when this process ended, and was not waited for (close() would have)"
     else:
         return

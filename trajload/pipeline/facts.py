@@ -22,8 +22,9 @@ __all__ = ["LoaderFacts"]
 
 def tags_of(provenance: Mapping[str, Any]) -> list[str]:
     """Return the consent tags of a dataset's provenance; it is free JSON, so a single one may stand for itself."""
-    tags = provenance.get("consent_tags") or ()
-    return sorted(map(str, [tags] if isinstance(tags, str) else tags))
+    tags = provenance.get("consent_tags")
+    several = tags if isinstance(tags, (list, tuple, set, frozenset)) else [] if tags is None else [tags]
+    return sorted({str(tag) for tag in several})
 
 
 class LoaderFacts:
@@ -74,7 +75,7 @@ class LoaderFacts:
                 "windows": windows,
                 "epochs": round(windows / source.sampler.num_windows, 4),
                 "steps": windows * source.window.num_steps,
-                "licence": provenance.get("licence"),
+                "licence": None if provenance.get("licence") is None else str(provenance["licence"]),
                 "consent_tags": tags_of(provenance),
             }
         return found
