@@ -169,7 +169,7 @@ class Loader(LoaderFacts):
                 batch = engine.stats.next_of(prefetcher)
                 if batch is None:
                     return
-                self._train_step = batch.train_step + 1
+                self._train_step = engine.seen.add(batch.train_step)
                 yield batch
                 del batch  # what the consumer let go of must not live on here
                 if generation != self._generation:
@@ -194,7 +194,7 @@ class Loader(LoaderFacts):
         """Count the batch of `train_step`, which was made elsewhere, as delivered by the holder of a claim."""
         if claimed == self._generation:
             self._engine.stats.delivered()
-            self._train_step = train_step + 1
+            self._train_step = self._engine.seen.add(train_step)
 
     @property
     def claimed(self) -> int:

@@ -30,11 +30,14 @@ _WHERE = {
     "Training": "trajload.checkpoint.trainee",
     "assert_continues": "trajload.checkpoint.continues",
     "audit": "trajload.checkpoint.auditing",
+    "episodes_seen": "trajload.checkpoint.exposure",
     "export": "trajload.checkpoint.exporting",
     "open": "trajload.checkpoint.opening",
     "plan_size": "trajload.checkpoint.size",
     "restore": "trajload.checkpoint.restoring",
     "snapshot": "trajload.checkpoint.capture",
+    "trial_folder": "trajload.checkpoint.folders",
+    "upload": "trajload.checkpoint.hub",
 }
 
 __all__ = sorted(_WHERE)
@@ -54,8 +57,11 @@ if TYPE_CHECKING:
     from trajload.checkpoint.entries import PartSummary as PartSummary
     from trajload.checkpoint.every import Every as Every
     from trajload.checkpoint.exporting import export as export
+    from trajload.checkpoint.exposure import episodes_seen as episodes_seen
+    from trajload.checkpoint.folders import trial_folder as trial_folder
     from trajload.checkpoint.generation import Generation as Generation
     from trajload.checkpoint.generation import PartWriter as PartWriter
+    from trajload.checkpoint.hub import upload as upload
     from trajload.checkpoint.object_store import ObjectStore as ObjectStore
     from trajload.checkpoint.opening import open as open
     from trajload.checkpoint.reader import PartReader as PartReader

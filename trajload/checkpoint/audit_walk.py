@@ -1,12 +1,14 @@
 """Everything that can be reached from some objects, by path: what it is, and a digest of its value.
 
-Attributes, slots, items, closures and the globals that functions of a script use are followed; libraries are not entered.
+Attributes, slots, items, closures, the globals that functions of a script use, and values of classes of one's own are followed;
+libraries are not entered.
 Reading changes nothing, and draws nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import io
 import itertools
@@ -40,7 +42,6 @@ _LIBRARIES = {"torch", "numpy", "trajload", "xxhash", *sys.stdlib_module_names}
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 _SKIPPED = (
-    type,
     types.ModuleType,
     types.BuiltinFunctionType,
     torch.dtype,
@@ -110,9 +111,13 @@ class _Walk:
             return
         if isinstance(value, _SKIPPED) or id(value) in self._seen:
             return
+        if isinstance(value, type):
+            if not _is_own(value) or issubclass(value, Enum):
+                return
+            path = f"class {value.__qualname__}"
         self._seen[id(value)] = value
         try:
-            leaf = self._leaf(path, value, owners)
+            leaf = None if isinstance(value, type) else self._leaf(path, value, owners)
             if leaf is not None:
                 self.graph.leaves[path] = leaf
                 return
@@ -175,6 +180,10 @@ class _Walk:
     # ---- what is inside ----
 
     def _children(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, type):
+            yield from _of_class(path, value)
+            return
+        yield from (("", owner) for owner in type(value).__mro__ if _is_own(owner))
         if isinstance(value, Mapping):
             for i, (key, item) in enumerate(list(value.items())):
                 yield f"{path}[tensor {i}]" if isinstance(key, Tensor) else child_path(path, key), item
@@ -245,10 +254,26 @@ def _of_function(path: str, function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+    """Yield the names of globals; attributes may be called the same."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname.endswith(("_GLOBAL", "_NAME")))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+
+
+def _of_class(path: str, owner: type) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a class holds for all its objects: neither methods nor descriptors."""
+    for name, item in vars(owner).items():
+        if not name.startswith("__") and name != "_abc_impl" and not hasattr(type(item), "__get__"):
+            yield f"{path}.{name}", item
+
+
+def _is_own(owner: type) -> bool:
+    """Whether a class is of a script, or of a package that was not installed: its values may be state, not a library's caches."""
+    if _top(owner.__module__) in _LIBRARIES:
+        return False
+    place = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    return place is None or not ("site-packages" in place or "dist-packages" in place)
 
 
 def _is_stateful(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -14,24 +15,33 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Runs one function at a time.
 
-    The thread is no daemon: an interpreter that ends waits for it, so a save that was begun is finished.
+    The thread is no daemon: an interpreter that ends waits for it, so a save that was begun is finished. Waiting can be
+    interrupted (Ctrl-C) and begun anew: it is for an event, since `Thread.join` takes a thread for ended once it was
+    interrupted (Python up to 3.12).
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._pid = os.getpid()
         self._result: T | None = None
         self._error: BaseException | None = None
 
     @property
     def busy(self) -> bool:
         """Whether work is going on."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._ended.is_set()
 
     @property
     def is_due(self) -> bool:
         """Whether work has been started whose outcome nobody has taken."""
         return self._thread is not None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process began it; a fork has none of its threads."""
+        return self._pid == os.getpid()
 
     @property
     def untaken(self) -> BaseException | None:
@@ -42,6 +52,7 @@ class Background(Generic[T]):
         """Begin `work`; the outcome of the work before it must have been taken."""
         assert self._thread is None, "one at a time: take() the outcome of the last one first"
         self._result, self._error = None, None
+        self._ended.clear()
         thread = threading.Thread(target=self._run, args=(work,), name=self._name)
         thread.start()
         self._thread = thread
@@ -51,12 +62,14 @@ class Background(Generic[T]):
             self._result = work()
         except BaseException as err:  # nobody listens here: it is raised where the outcome is taken
             self._error = err
+        finally:
+            self._ended.set()
 
     def take(self) -> T | None:
         """Wait for the work and return what it returned, or raise what it raised; None where there is none."""
         if self._thread is None:
             return None
-        self._thread.join()
+        self._ended.wait()
         self._thread = None
         result, error = self._result, self._error
         self._result, self._error = None, None

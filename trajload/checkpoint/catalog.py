@@ -218,8 +218,10 @@ def pick_commit(commits: list[Commit], at: int | str) -> Commit:
     Raises:
         ConfigError: There is none like that, or several are.
     """
-    if isinstance(at, bool) or not isinstance(at, (int, str)):
-        raise ConfigError(f"at is {at!r}: expected a step, the beginning of a digest, or None for the newest.")
+    if isinstance(at, bool) or not isinstance(at, (int, str)) or (isinstance(at, int) and at < 0):
+        raise ConfigError(
+            f"at is {at!r}: expected a step of at least 0, the beginning of a digest, 'pin:<name>', or None for the newest."
+        )
     if not commits:
         raise ConfigError(f"no checkpoint for at={at!r}: the store holds none.")
     if isinstance(at, int):

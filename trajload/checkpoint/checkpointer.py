@@ -6,19 +6,20 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trajload.checkpoint import facts
 from trajload.checkpoint.agree import agree
+from trajload.checkpoint.asked import CheckpointerFacts
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.every import Clock, Every
+from trajload.checkpoint.exposure import Exposure, check_tags
 from trajload.checkpoint.group import find_group
 from trajload.checkpoint.hold import Hold
 from trajload.checkpoint.memory import Copies
-from trajload.checkpoint.opening import open as open_store
 from trajload.checkpoint.outcomes import Outcomes
 from trajload.checkpoint.part_files import kept_of
 from trajload.checkpoint.report import Report
@@ -30,14 +31,14 @@ from trajload.errors import CheckpointError, ConfigError
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
-    from trajload.checkpoint.entries import Commit
+    pass
 
 __all__ = ["Checkpointer"]
 
 _log = logging.getLogger("trajload")
 
 
-class Checkpointer:
+class Checkpointer(CheckpointerFacts):
     """Saves a training state as one commit, and restores it.
 
     With torch.distributed initialised every rank builds a Checkpointer and calls it alike. Components of `state` are the
@@ -57,6 +58,9 @@ class Checkpointer:
         resume: What `resume` does: 'auto' goes on if there is a good checkpoint, 'on' insists, 'off' starts anew.
         on_bad: A damaged newest checkpoint: 'fallback' goes on from the newest good one, and reports; 'error' raises.
         when_busy: A save is due while one is being written: 'wait' for it, or 'skip' the new one (logged, and counted).
+        allowed_tags: Consent tags of datasets; a commit that has seen data with another tag is not loaded. None: not asked.
+        after_resume: Called with the report, on every rank, once a commit has been loaded: to give the weights to inference
+            engines, or whoever else holds copies of them. What it raises comes out of `resume`, on all ranks.
         retries: Further tries, each in a folder of its own, of a save that failed for a reason that may pass.
         max_aborted: So many saves in a row that did not commit raise in `step`; fewer are logged.
         group: torch process group of the ranks that save together; None: all.
@@ -87,6 +91,8 @@ class Checkpointer:
         resume: ResumeMode = "auto",
         on_bad: OnBad = "fallback",
         when_busy: WhenBusy = "wait",
+        allowed_tags: Collection[str] | None = None,
+        after_resume: Callable[[Report], Any] | None = None,
         retries: int = 3,
         max_aborted: int = 2,
         group: Any = None,
@@ -101,6 +107,8 @@ class Checkpointer:
             retries=retries,
             max_aborted=max_aborted,
             timeout_s=timeout_s,
+            allowed_tags=allowed_tags,
+            after_resume=after_resume,
         )
         self._whole = Whole(state, rng=rng, rank_state=rank_state)
         self._clock = Clock(every or Every())
@@ -110,6 +118,7 @@ class Checkpointer:
         self._saver: Saver | None = None
         self._copies = Copies(mode)
         self._outcomes = Outcomes(max_aborted)
+        self._exposure = Exposure()
         self._stats = self._outcomes.stats
         self._structure: dict[str, str] | None = None
         self._topics = 0
@@ -166,16 +175,20 @@ class Checkpointer:
     def close(self) -> None:
         """Wait for the save that is being written, and let go of the store. Idempotent.
 
+        Interrupted while it waits (Ctrl-C), it holds the store, and can be called again.
+
         Raises:
-            CheckpointError: That save did not commit.
+            CheckpointError: The newest save did not commit.
         """
         if self._is_closed or self._pid != os.getpid():
             return
-        self._is_closed = True
         try:
-            self.wait()
+            self._hold.settle()
+            self._outcomes.finish()
         finally:
-            self._hold.close()
+            if not self._outcomes.busy:  # else another writer would be let in beside it
+                self._is_closed = True
+                self._hold.close()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -206,6 +219,7 @@ class Checkpointer:
             CheckpointCorruptError: It is damaged, and no other may be taken (`on_bad='error'`, or `at`).
             CheckpointError: There is none, and `resume='on'`.
             WriterConflictError: Another process writes this store.
+            Exception: Whatever `after_resume` raised; the components hold the checkpoint then.
         """
         self._check_open()
         if self.settings.resume == "off":
@@ -222,17 +236,24 @@ class Checkpointer:
             self._knows_store = True
             return report
         rank, world = self._group.rank, self._group.world
-        notes = finder.together(
-            lambda: self._whole.restore(store, commit, rank, world, strict=strict, allow_data_change=allow_data_change)
-        )
+
+        def load() -> list[str]:
+            check_tags(commit, self.settings.allowed_tags)
+            return self._whole.restore(store, commit, rank, world, strict=strict, allow_data_change=allow_data_change)
+
+        notes = finder.together(load)
         part = store.part(commit, rank) if rank < commit.world else None
         assert self._saver is not None
         self._saver.kept = {} if part is None else kept_of(part.files, part.extra)
         self._clock.start(commit.step, commit.info.get("epoch"))
         self.resumed_from = commit.digest
+        self._exposure.go_on(commit.info, self._whole.state, facts.loaders_of(self._whole.state))
         self._knows_store = True
         diffs = (*notes, *facts.differing_versions(commit.info.get("versions")))
-        return Report.of(commit, at, choice.faults, diffs)
+        report = Report.of(commit, at, choice.faults, diffs)
+        if (hook := self.settings.after_resume) is not None:
+            finder.together(lambda: hook(report), "after_resume")
+        return report
 
     # ---- saving ----
 
@@ -251,11 +272,11 @@ class Checkpointer:
             ConfigError: It holds checkpoints, and `resume` was not called.
         """
         self._know_store()
+        epoch = facts.checked_epoch(self._whole.state, epoch, metrics)
         self._outcomes.look()
         step = self._clock.is_new(train_step)
         if step is None:
             return False  # it was looked at already
-        epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
         if epoch is None and self._clock.every.epochs is not None:
             raise ConfigError(
                 "Every(epochs=...) needs the epoch: no loader is among the components, so pass step(..., epoch=)."
@@ -279,9 +300,9 @@ class Checkpointer:
             ConfigError: The store holds checkpoints, and `resume` was not called.
         """
         self._know_store()
+        epoch = facts.checked_epoch(self._whole.state, epoch, metrics)
         step = self._clock.is_new(train_step)
         self._outcomes.take()
-        epoch = facts.epoch_of(self._whole.state) if epoch is None else epoch
         self._save(index(train_step) if step is None else step, epoch, metrics)
 
     def _is_free(self, step: int) -> bool:
@@ -324,6 +345,7 @@ class Checkpointer:
                 whole.about(),
                 loaders,
                 metrics,
+                exposure=self._exposure.now(whole.state, loaders),
                 run_id=self.run_id,
                 epoch=epoch,
                 resumed_from=self.resumed_from,
@@ -364,11 +386,6 @@ class Checkpointer:
 
     # ---- outcomes ----
 
-    @property
-    def last(self) -> Saved | None:
-        """The newest save of this run that was committed, as far as is known without waiting."""
-        return self._outcomes.last
-
     def wait(self) -> Saved | None:
         """Wait for the save that is being written, and for retention; return the newest save of this run that was committed.
 
@@ -378,21 +395,3 @@ class Checkpointer:
         self._hold.settle()
         self._outcomes.take()
         return self.last
-
-    def pin(self, name: str, at: int | str | None = None) -> None:
-        """Give a commit a name, so that retention leaves it: the newest one, or that of a step or digest. On rank 0."""
-        if self._group.rank == 0:
-            store = self._open()
-            store.pin(name, store.pick(at))
-
-    def promote(self, to: PathLikeStr | Any, at: int | str | None = None) -> Commit | None:
-        """Copy a commit to another store (another disk, an object store), verified; return it as it is there. On rank 0."""
-        if self._group.rank != 0:
-            return None
-        store = self._open()
-        copied: Commit = store.promote(store.pick(at), open_store(to, create=True, take_over=False))
-        return copied
-
-    def stats(self) -> dict[str, Any]:
-        """Return what saving has cost: counts, seconds that training was blocked, bytes written and not written again."""
-        return self._stats.to_json()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 
+from trajload.checkpoint.catalog import MAX_SEQ
 from trajload.errors import ConfigError
 
 __all__ = ["Clock", "Every"]
@@ -62,8 +63,8 @@ class Clock:
             number = index(step)  # type: ignore[arg-type]
         except TypeError:
             number = -1
-        if number < 0 or isinstance(step, bool):
-            raise ConfigError(f"train_step={step!r} is invalid: expected the number of updates done, at least 0.")
+        if not 0 <= number <= MAX_SEQ or isinstance(step, bool):
+            raise ConfigError(f"train_step={step!r} is invalid: expected the number of updates done, 0 to {MAX_SEQ}.")
         if self._last is not None and number < self._last:
             raise ConfigError(
                 f"train_step={number} comes after {self._last}: steps only go up. To go back, call resume(at=...)."

@@ -7,10 +7,15 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
+from operator import index
 from typing import Any
+
+from trajload.checkpoint.exposure import loader_of
+from trajload.errors import ConfigError, described
 
 __all__ = [
     "agreement",
+    "checked_epoch",
     "differing_versions",
     "epoch_of",
     "loader_info",
@@ -55,7 +60,7 @@ def differing_versions(saved: Any) -> list[str]:
 
 
 def loaders_of(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the state of every loader among the components, by name; a few KiB each."""
+    """Return the state of every loader among the components, by name, and the digest of its order; a few KiB each."""
     found = {}
     for name, component in state.items():
         if hasattr(component, "load_state_dict") and (
@@ -63,7 +68,8 @@ def loaders_of(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         ):
             saved = component.state_dict()
             if isinstance(saved, Mapping) and all(field in saved for field in _LOADER_FIELDS):
-                found[name] = dict(saved)
+                digest = loader_of(component).order_digest(saved["cursor"]["train_step"])
+                found[name] = {**saved, "order_digest": digest}
     return found
 
 
@@ -81,6 +87,32 @@ def epoch_of(state: Mapping[str, Any]) -> int | None:
     return None
 
 
+def checked_epoch(state: Mapping[str, Any], epoch: int | None, metrics: Mapping[str, float] | None) -> int | None:
+    """Return the epoch that was told, or else that of the first loader; what a caller told of a save is looked at.
+
+    Raises:
+        ConfigError: `epoch` is no count, or `metrics` no numbers by name.
+    """
+    try:
+        told = None if epoch is None else index(epoch)
+    except TypeError:
+        told = -1
+    if (told is not None and told < 0) or isinstance(epoch, bool):
+        raise ConfigError(f"epoch={epoch!r} is invalid: expected a whole number of at least 0, or None.")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise ConfigError(f"metrics is a {type(metrics).__name__}: expected name → number, such as {{'loss': 0.5}}.")
+    for name, value in (metrics or {}).items():
+        try:
+            float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as err:
+            raise ConfigError(
+                f"metrics[{name!r}] is a {type(value).__name__}: expected one number. {described(err)}"
+            ) from err
+        if not isinstance(name, str):
+            raise ConfigError(f"metrics has the key {name!r}: expected names.")
+    return epoch_of(state) if told is None else told
+
+
 def loader_info(loaders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a commit record says of its loaders: which data, which order, how far."""
     return {
@@ -90,6 +122,7 @@ def loader_info(loaders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             "seed": state["config"].get("seed"),
             "config_digest": state["config_digest"],
             "cursor": state["cursor"],
+            "order_digest": state["order_digest"],
         }
         for name, state in loaders.items()
     }
@@ -148,7 +181,7 @@ def agreement(step: int, state: Mapping[str, Any], loaders: Mapping[str, Mapping
         "components": sorted(state),
         "updates": updates_of(state),
         "loaders": {
-            name: {field: saved[field] for field in ("manifests", "config_digest", "cursor")}
+            name: {field: saved[field] for field in ("manifests", "config_digest", "cursor", "order_digest")}
             for name, saved in loaders.items()
         },
     }

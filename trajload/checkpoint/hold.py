@@ -125,10 +125,22 @@ class Hold:
         except (TrajloadError, OSError) as err:
             _log.warning("old checkpoints could not be removed: %s", described(err))
             return
-        for fault in store.faults:
+        faults = list(store.faults)
+        self._look_for_best(keep, store)
+        for fault in faults:
             if fault.kind not in _HARMLESS and str(fault) not in self._told:
                 self._told.add(str(fault))
                 _log.warning("found while old checkpoints were removed: %s", fault)
+
+    def _look_for_best(self, keep: Keep, store: Any) -> None:
+        """Log where no commit has the number that the best one is told by: probably a name that is written otherwise."""
+        if keep.metric is None or keep.metric[1] in self._told:
+            return
+        known = {name for commit in store.commits() for name in commit.info.get("metrics") or ()}
+        if keep.metric[1] not in known:
+            self._told.add(keep.metric[1])
+            what = f"keep=Keep(best={keep.best!r}): no checkpoint has that metric, so none is kept for it; they have {sorted(known)}"
+            _log.warning("%s. Pass step(..., metrics={%r: ...}).", what, keep.metric[1])
 
     def settle(self) -> None:
         """Wait for old commits to be gone."""

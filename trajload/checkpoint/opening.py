@@ -28,6 +28,8 @@ def open(root: Any, *, create: bool = False, take_over: bool = True) -> Any:
     if not isinstance(root, (str, os.PathLike)):
         raise ConfigError(f"store={root!r} is unusable: expected a folder, a URL, or a trajload.checkpoint.Store.")
     where = os.fspath(root)
+    if not where:
+        raise ConfigError("store='' is empty: expected a folder or a URL; '.' is this folder. Is a variable not set?")
     if "://" in where and not where.startswith("file://"):
         try:
             from trajload.checkpoint.object_store import ObjectStore

@@ -156,8 +156,8 @@ class Finder:
             raise CheckpointAbortedError(said["error"])
         return [Fault(*fault) for fault in said["faults"]]
 
-    def together(self, work: Callable[[], Any]) -> Any:
-        """Return what `work` gives here; where it fails on any rank, it fails on all.
+    def together(self, work: Callable[[], Any], what: str = "loading the checkpoint") -> Any:
+        """Return what `work` gives here; where it fails on any rank, it fails on all. `what` names it.
 
         Raises:
             CheckpointMismatchError: On ranks where it went well and elsewhere it did not; the others raise their own.
@@ -172,17 +172,17 @@ class Finder:
         def verdict(answers: Mapping[int, Any], absent: list[int]) -> Any:
             bad = [f"rank {rank}: {answer[1]}" for rank, answer in sorted(answers.items()) if answer]
             if absent:
-                bad.append(missing(absent, "loading the checkpoint", self._timeout_s).message)
+                bad.append(missing(absent, what, self._timeout_s).message)
             return bad
 
         if self._group.world > 1:
-            bad = self._group.decide(f"{self._topic}/{self._round}/load", mine, verdict, self._timeout_s)
+            bad = self._group.decide(f"{self._topic}/{self._round}/{what}", mine, verdict, self._timeout_s)
         else:
             bad = []
         if failed is not None:
             raise failed
         if bad:
-            raise CheckpointMismatchError("other ranks cannot load the checkpoint: " + "; ".join(bad))
+            raise CheckpointMismatchError(f"{what} failed on other ranks: " + "; ".join(bad))
         return result
 
 

@@ -135,6 +135,10 @@ class Saver:
             try:
                 written, summary = self._write(plan, generation)
                 vote = {"part": summary.to_json()}
+            except (KeyboardInterrupt, SystemExit):
+                if self._group.world == 1:  # else others are writing in it; the next writer sweeps it
+                    self._abandon(generation)
+                raise
             except Exception as err:  # also a device's, or for want of memory: the other ranks wait for this vote
                 failed, vote = err, _told(err)
         self._reached("voting")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -27,6 +28,8 @@ class Settings:
     retries: int
     max_aborted: int
     timeout_s: float
+    allowed_tags: Collection[str] | None = None
+    after_resume: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("resume", ResumeMode), ("on_bad", OnBad), ("when_busy", WhenBusy)):
@@ -38,6 +41,13 @@ class Settings:
         timeout = self.timeout_s
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"timeout_s={timeout!r} is invalid: expected seconds above 0.")
+        tags, hook = self.allowed_tags, self.after_resume
+        if tags is not None and (isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags)):
+            raise ConfigError(
+                f"allowed_tags={tags!r} is invalid: expected consent tags, such as ['research'], or None."
+            )
+        if hook is not None and not callable(hook):
+            raise ConfigError(f"after_resume={hook!r} is invalid: expected a function of the report, or None.")
 
 
 def _check_word(name: str, value: Any, allowed: tuple[str, ...]) -> None:

@@ -147,7 +147,7 @@ class Store:
         self._need_writer("begin")
         for label, value, least in (("step", step, 0), ("world", world, 1), ("need_bytes", need_bytes, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_SEQ:
-                raise ConfigError(f"{label} is {value!r}: expected an integer of at least {least}.")
+                raise ConfigError(f"{label} is {value!r}: expected an integer from {least} to {MAX_SEQ}.")
         with self._rules, aborting(f"beginning a checkpoint of step {step}"):
             self._check_space(need_bytes)
             self._prepare()

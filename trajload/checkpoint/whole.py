@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trajload.checkpoint import sharded
+from trajload.checkpoint import facts, sharded
+from trajload.checkpoint.exposure import check_order
 from trajload.errors import CheckpointMismatchError, ConfigError
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Whole:
         from trajload.checkpoint.restoring import restore
 
         notes = self._compare(commit, strict)
+        check_order(commit.info, self.state, facts.loaders_of(self.state))
         if self.own.keys() - {RNG} and commit.world != world:
             raise CheckpointMismatchError(
                 f"the checkpoint holds state of each of {commit.world} ranks ({', '.join(sorted(self.own.keys() - {RNG}))}): "

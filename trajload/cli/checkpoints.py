@@ -179,6 +179,36 @@ def unpin(
     print_json({"unpinned": name}) if json else say(f"unpinned {name!r}")
 
 
+def exposed(store: StorePath, commit: At = None, json: JsonFlag = False) -> None:
+    """Say what a checkpoint was trained on: of each loader the train_steps, and what they held of each dataset.
+
+    Which episodes those were, tl.checkpoint.episodes_seen says, which needs the dataset.
+
+    Example: trajload checkpoints exposed runs/exp1/checkpoints 12000
+
+    Exit codes: 0 told, 2 there is no such store or checkpoint.
+    """
+    chosen = _pick(_open(store), commit)
+    found = chosen.info.get("exposure") or {}
+    if json:
+        return print_json({"commit": _told(chosen, {}), "exposure": found})
+    say(f"step {chosen.step} (seq {chosen.seq}) was trained on" + ("" if found else " nothing that a loader delivered"))
+    columns = ("windows", "epochs", "steps", "licence", "consent_tags")
+    rows = [
+        [
+            name,
+            " ".join(f"[{begin}, {stop})" for begin, stop in segment["train_steps"]),
+            digest[:12],
+            source,
+            *(" ".join(value) if isinstance(value := told.get(field), list) else value for field in columns),
+        ]
+        for name, segments in found.items()
+        for segment in segments
+        for (_, digest), (source, told) in zip(segment["manifests"], segment["sources"].items(), strict=True)
+    ]
+    table(["loader", "train_steps", "manifest", "source", *columns], rows)
+
+
 def gc(
     store: StorePath,
     last: Annotated[int | None, typer.Option("--last", help="Also remove all but the newest so many.", min=1)] = None,
@@ -188,17 +218,21 @@ def gc(
     best: Annotated[
         str | None, typer.Option("--best", help="With --last: keep the best, too, such as min:val_loss.")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Remove what saves that did not commit left behind; with --last also old checkpoints, as tl.Keep does.
 
     Refused while a training writes the store. Pinned checkpoints stay, and nothing goes before the newest ones were verified.
 
-    Example: trajload checkpoints gc runs/exp1/checkpoints --last 3 --every 10000
+    Example: trajload checkpoints gc runs/exp1/checkpoints --last 3 --every 10000 --dry-run
 
     Exit codes: 0 done, 2 there is no such store, or it is being written.
     """
+    import contextlib
+
     from trajload.checkpoint.entries import Keep
+    from trajload.checkpoint.rehearsal import rehearsing
     from trajload.errors import ConfigError
 
     if last is None and (every or best is not None):
@@ -206,17 +240,20 @@ def gc(
             "--every and --best say what stays beside the newest ones: say with --last how many those are."
         )
     opened = _open(store)
-    with opened.writer():
+    with opened.writer(), rehearsing(opened) if dry_run else contextlib.nullcontext():
+        swept = opened.sweep()  # first, and told: retention sweeps, too
         gone = [] if last is None else opened.retain(Keep(last=last, every=every, best=best))
-        swept = opened.sweep()
     if json:
-        print_json({"removed": [_told(c, {}) for c in gone], "swept": swept, "faults": _rows(opened.faults)})
+        told = {"dry_run": dry_run, "removed": [_told(c, {}) for c in gone], "swept": swept}
+        print_json({**told, "faults": _rows(opened.faults)})
     else:
+        would = "would be: " if dry_run else ""
         for commit in gone:
-            say(f"removed step {commit.step} (seq {commit.seq}), {size(commit.written_bytes)}")
+            say(f"{would}removed step {commit.step} (seq {commit.seq}), {size(commit.written_bytes)}")
         for name in swept:
-            say(f"swept {name}")
-        say(f"{plural(len(gone), 'checkpoint')} and {plural(len(swept), 'leftover')} removed")
+            say(f"{would}swept {name}")
+        _say_faults(opened.faults)
+        say(f"{would}{plural(len(gone), 'checkpoint')} and {plural(len(swept), 'leftover')} removed")
 
 
 def export(
@@ -228,11 +265,19 @@ def export(
     prefix: Annotated[
         str, typer.Option(help="Only names that begin so, which they lose: 'module.' for an AveragedModel.")
     ] = "",
+    extra: Annotated[
+        list[str] | None,
+        typer.Option("--extra", help="File to copy beside: of a tokenizer, a licence, a model card. Repeatable."),
+    ] = None,
+    push_to: Annotated[
+        str | None, typer.Option("--push-to", metavar="OWNER/NAME", help="Upload it to the Hugging Face Hub, too.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push-to: of a repository that is made.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a model as a folder of model.safetensors and config.json, which other libraries load.
 
-    Example: trajload checkpoints export runs/exp1/checkpoints exported pin:release-3 --component model
+    Example: trajload checkpoints export runs/exp1/checkpoints exported pin:release-3 --extra tokenizer.json --extra LICENSE
 
     Exit codes: 0 written, 2 there is no such store, checkpoint or component, or the folder is there already.
     """
@@ -240,6 +285,7 @@ def export(
     from pathlib import Path
 
     from trajload.checkpoint.exporting import export as write
+    from trajload.checkpoint.hub import upload
     from trajload.errors import ConfigError
 
     opened = _open(store)
@@ -248,11 +294,17 @@ def export(
         settings = None if config is None else json_module.loads(Path(config).read_text(encoding="utf-8"))
     except ValueError as err:
         raise ConfigError(f"config file {config!r} is no JSON: {err}.") from err
-    written = write(opened.part(chosen, 0), folder, component=component, config=settings, prefix=prefix)
+    written = write(
+        opened.part(chosen, 0), folder, component=component, config=settings, prefix=prefix, extra=extra or ()
+    )
+    address = None if push_to is None else upload(folder, push_to, private=not public)
     if json:
-        print_json({"folder": str(folder), "component": component, "commit": _told(chosen, {}), "files": written.files})
+        told = {"folder": str(folder), "component": component, "commit": _told(chosen, {}), "files": written.files}
+        print_json({**told, "uploaded": address})
     else:
         say(f"wrote {component!r} of step {chosen.step} to {folder}: {', '.join(written.files)}, {size(written.bytes)}")
+        if address is not None:
+            say(f"uploaded: {address}")
 
 
 def promote(
@@ -282,6 +334,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "diff": diff,
     "pin": pin,
     "unpin": unpin,
+    "exposed": exposed,
     "gc": gc,
     "export": export,
     "promote": promote,

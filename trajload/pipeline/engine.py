@@ -22,6 +22,7 @@ from trajload.pipeline.pool_budget import choose_pool, pool_figures
 from trajload.pipeline.prefetch import Prefetcher
 from trajload.pipeline.quarantine import MAX_QUARANTINED, MAX_QUARANTINED_MIXED, Quarantine
 from trajload.pipeline.rank_split import LoadWeights, RankSplit, load_tables, tables_digest
+from trajload.pipeline.seen import Seen
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.to_device import DeviceAhead, check_device
@@ -79,7 +80,7 @@ class Engine:
         num_readers: int = 1,
     ) -> None:
         most = MAX_QUARANTINED_MIXED if isinstance(dataset, Mixture) else MAX_QUARANTINED
-        self.quarantine, self.stats = Quarantine(most), StageStats()
+        self.quarantine, self.stats, self.seen = Quarantine(most), StageStats(), Seen()
         tables = load_tables(load_weights, list(dataset.sources) if isinstance(dataset, Mixture) else None)
         self.cost_table_digest = tables_digest(tables)
         """Of the load weights, None without."""

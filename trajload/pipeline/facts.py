@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
 from trajload.costs.table import CostTable
 from trajload.pipeline.engine import Engine
 from trajload.pipeline.run_costs import run_costs
+from trajload.pipeline.seen import Seen
 from trajload.pipeline.stats import StageStats
+from trajload.sampling.drawn import num_drawn, order_digest
 from trajload.sampling.mixture_sources import Mixture
 from trajload.sources.base import Dataset
 from trajload.world import World
 
 __all__ = ["LoaderFacts"]
+
+
+def tags_of(provenance: Mapping[str, Any]) -> list[str]:
+    """Return the consent tags of a dataset's provenance; it is free JSON, so a single one may stand for itself."""
+    tags = provenance.get("consent_tags")
+    several = tags if isinstance(tags, (list, tuple, set, frozenset)) else [] if tags is None else [tags]
+    return sorted({str(tag) for tag in several})
 
 
 class LoaderFacts:
@@ -37,6 +51,49 @@ class LoaderFacts:
         """
         tables = run_costs(self._engine)
         return tables if isinstance(self.dataset, Mixture) else next(iter(tables.values()))
+
+    def order_digest(self, train_step: int) -> str:
+        """Return a digest of the windows around a cursor: equal wherever the order is the same. See `trajload.sampling.drawn`."""
+        return order_digest(self._engine.sampler, train_step)
+
+    @property
+    def seen(self) -> Seen:
+        """Train_steps that iteration has delivered in this process; batches of `batch_at` are not among them."""
+        return self._engine.seen
+
+    def exposure(self, ranges: Iterable[tuple[int, int]]) -> dict[str, dict[str, Any]]:
+        """Return what train_steps of `ranges` hold, source by source: windows, epochs (windows over those of one), steps, and
+        licence and consent tags where the dataset tells them. Its cost does not grow with the number of train_steps."""
+        sampler, sources = self._engine.sampler, self._engine.builder.sources
+        found: dict[str, dict[str, Any]] = {}
+        totals = [
+            sum(column) for column in zip([0] * len(sources), *(num_drawn(sampler, *r) for r in ranges), strict=True)
+        ]
+        for source, windows in zip(sources, totals, strict=True):
+            provenance = source.dataset.provenance()
+            found[source.name] = {
+                "windows": windows,
+                "epochs": round(windows / source.sampler.num_windows, 4),
+                "steps": windows * source.window.num_steps,
+                "licence": None if provenance.get("licence") is None else str(provenance["licence"]),
+                "consent_tags": tags_of(provenance),
+            }
+        return found
+
+    def episodes_in(self, ranges: Iterable[tuple[int, int]]) -> dict[str, dict[str, int]]:
+        """Return {source: {episode key: windows}} of train_steps; goes through the order, batch by batch."""
+        sources = self._engine.builder.sources
+        count_of = [np.zeros(source.dataset.num_episodes, dtype=np.int64) for source in sources]
+        for begin, stop in ranges:
+            for step in range(begin, stop):
+                refs = self._engine.sampler.refs(step)
+                for number, counts in enumerate(count_of):
+                    real_B = (refs.source_B == number) & ~refs.row_is_pad_B
+                    counts += np.bincount(refs.episode_B[real_B], minlength=len(counts))
+        return {
+            source.name: {source.dataset.episode_key(int(e)): int(counts[e]) for e in np.flatnonzero(counts)}
+            for source, counts in zip(sources, count_of, strict=True)
+        }
 
     @property
     def stats_recorder(self) -> StageStats:

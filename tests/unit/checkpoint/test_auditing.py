@@ -217,6 +217,41 @@ def test_closures_and_globals_of_a_script_are_looked_into() -> None:
 _COUNTS = {"global": 0}
 
 
+class _Exploration:
+    """Its rate is of the class, as in a script that keeps its settings so."""
+
+    rate, history, num_updates = 1.0, [0.5], 0
+
+    @classmethod
+    def decay(cls) -> None:
+        cls.rate *= 0.9
+        cls.history.append(cls.rate)
+
+
+num_updates = [nn.Linear(1, 1)]
+"""A global that is called as an attribute of others is."""
+
+
+def test_values_of_classes_are_looked_into() -> None:
+    """Also of one that no object is of; what is an attribute is not taken for a global of the same name."""
+
+    class Child(_Exploration):
+        num_updates = 3
+
+    def step() -> None:
+        _Exploration.decay()
+        child.num_updates += 1
+
+    child = Child()
+    report = audit({}, {"model": nn.Linear(2, 2)}, step=step)
+    expected = {
+        "class _Exploration.rate": "float",
+        "class _Exploration.history": "list",
+        "step.child.num_updates": "int",
+    }
+    assert found(report) == expected
+
+
 def test_paths_can_be_ignored() -> None:
     """A frozen teacher, the time of the last step: what the user knows to be no state."""
     trainer = Trainer()

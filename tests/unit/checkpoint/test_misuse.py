@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import trajload as tl
+from trajload.checkpoint.exit_status import FAILED_STATUS
 from trajload.checkpoint.store import Store
 from trajload.errors import CheckpointAbortedError, CheckpointError, ConfigError
 
@@ -63,6 +65,52 @@ def test_run_that_starts_anew_beside_others_is_told_what_will_go(full: Path, cap
         ckpt.save(1)
     assert "holds 3 checkpoints, the newest of step 3000. `keep` counts them in: pin those" in caplog.text
     assert steps_in(full) == [3000, 1]
+
+
+TOLD: list[tuple[dict[str, Any], str]] = [
+    ({"metrics": {"loss": "low"}}, r"metrics\['loss'\] is a str: expected one number"),
+    ({"metrics": {"loss": torch.ones(3)}}, r"metrics\['loss'\] is a Tensor: expected one number"),
+    ({"metrics": [0.5]}, "metrics is a list: expected name"),
+    ({"metrics": {1: 0.5}}, "metrics has the key 1"),
+    ({"epoch": "first"}, "epoch='first' is invalid"),
+    ({"epoch": -1}, "epoch=-1 is invalid"),
+    ({"train_step": 10**30}, "train_step=1000000000000000000000000000000 is invalid"),
+]
+
+
+@pytest.mark.parametrize(("told", "message"), TOLD)
+def test_what_is_told_of_a_save_is_looked_at_first(tmp_path: Path, told: dict[str, Any], message: str) -> None:
+    """Also where no save is due: not thousands of updates later, and not by an error of Python's own."""
+    with tl.Checkpointer(tmp_path, {"n": {}}, mode="sync", every=tl.Every(steps=100)) as ckpt:
+        for call in (ckpt.step, ckpt.save):
+            with pytest.raises(ConfigError, match=message):
+                call(**{"train_step": 1, **told})
+        ckpt.save(2, epoch=np.int64(3), metrics={"loss": torch.tensor(0.5), "n": np.float32(2)})  # type: ignore[arg-type]
+        assert ckpt.store.commits()[-1].info["metrics"] == {"loss": 0.5, "n": 2.0}
+    assert steps_in(tmp_path) == [2]
+
+
+def test_a_checkpoint_before_the_first_is_no_checkpoint(full: Path) -> None:
+    """-1 is not the last one, and the closest to it would be the oldest."""
+    with tl.Checkpointer(full, {"n": {}}) as ckpt:
+        for at in (-1, True, 1.5, ""):
+            with pytest.raises(ConfigError, match=r"at is .*: expected a step"):
+                ckpt.resume(at=at)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="store='' is empty"):
+        tl.Checkpointer("", {"n": {}})
+
+
+def test_best_by_a_number_that_nobody_tells_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is written otherwise would keep nothing, in silence; once, and not where some commits have it."""
+    every, keep = tl.Every(steps=1), tl.Keep(last=1, best="min:val_loss")
+    with tl.Checkpointer(tmp_path / "a", {"n": {}}, mode="sync", every=every, keep=keep) as ckpt:
+        for step in (1, 2, 3):
+            ckpt.step(step, metrics={"valid_loss": 1.0})
+    assert caplog.text.count("no checkpoint has that metric, so none is kept for it; they have ['valid_loss']") == 1
+    with tl.Checkpointer(tmp_path / "b", {"n": {}}, mode="sync", every=every, keep=keep) as ckpt:
+        ckpt.step(1, metrics={"val_loss": 1.0})
+        ckpt.step(2)
+    assert caplog.text.count("no checkpoint has that metric") == 1 and steps_in(tmp_path / "b") == [1, 2]
 
 
 class Broken:
@@ -171,7 +219,7 @@ def test_fork_is_told_that_the_checkpointer_is_not_its_own(tmp_path: Path) -> No
 
 
 SCRIPT = """
-import sys, trajload as tl
+import atexit, sys, trajload as tl
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.store import Store
 
@@ -181,12 +229,14 @@ class Failing(Disk):
             raise OSError(5, "refused by the test", str(path))
         super().fsync(fd, path)
 
+atexit.register(lambda: print("a handler that comes later", flush=True))
 ckpt = tl.Checkpointer(Store(sys.argv[1], disk=Failing()), {"n": {"updates": 1}}, mode="async", retries=0)
 ckpt.save(1)
 """
 
 
 def test_script_that_ends_without_close_says_that_its_last_save_failed(tmp_path: Path) -> None:
-    """Nobody takes the outcome of it; it must not be silent all the same."""
+    """Nobody takes the outcome of it: it is logged, and the status is that of an error on the way out; all else happens."""
     told = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert "the last save did not commit" in told.stderr and "refused by the test" in told.stderr
+    assert told.returncode == FAILED_STATUS and told.stdout == "a handler that comes later\n"

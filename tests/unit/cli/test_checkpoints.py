@@ -96,6 +96,56 @@ def test_gc_removes_old_ones_and_leftovers_and_leaves_pinned_ones(trajload: Run,
         assert done.code == 2 and done.err.startswith("WriterConflictError: ")
 
 
+def test_gc_says_what_would_go_and_leaves_it(trajload: Run, store: Path) -> None:
+    """The dry run names what the run after it removes, and changes nothing but the writer's lock."""
+    (store / "gen" / "0000000009-s000000040-abcd").mkdir()
+    (store / "commits" / ".abcd.tmp").write_bytes(b"x")
+
+    def held() -> dict[str, bytes]:
+        files = (path for path in store.rglob("*") if path.is_file() and path.name != "writer.lock")
+        return {str(path): path.read_bytes() for path in files}
+
+    before = held()
+    told = trajload("checkpoints", "gc", store, "--last", "1", "--dry-run", "--json").json
+    assert told["dry_run"] and held() == before
+    assert [commit["step"] for commit in told["removed"]] == [10, 20]
+    assert "would be: removed step 20" in trajload("checkpoints", "gc", store, "--last", "1", "--dry-run").out
+    done = trajload("checkpoints", "gc", store, "--last", "1", "--json").json
+    assert {**done, "dry_run": True} == told and ".abcd.tmp" in told["swept"][1]
+    assert [commit["step"] for commit in trajload("checkpoints", "ls", store, "--json").json["commits"]] == [30]
+
+
+def test_export_copies_extra_files(trajload: Run, store: Path, tmp_path: Path) -> None:
+    """Several; a pickle is refused, and leaves no folder."""
+    for name in ("tokenizer.json", "LICENSE", "README.bin"):
+        (tmp_path / name).write_text("{}")
+    extra = ("--extra", tmp_path / "tokenizer.json", "--extra", tmp_path / "LICENSE")
+    found = trajload("checkpoints", "export", store, tmp_path / "out", *extra, "--json").json
+    assert found["files"] == ["LICENSE", "config.json", "model.safetensors", "tokenizer.json"]
+    assert (tmp_path / "out" / "LICENSE").read_text() == "{}" and found["uploaded"] is None
+    done = trajload("checkpoints", "export", store, tmp_path / "bad", "--extra", tmp_path / "README.bin")
+    assert done.code == 2 and "may hold a pickle" in done.err and not (tmp_path / "bad").exists()
+
+
+def test_exposed_lists_what_was_delivered(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """Train_steps, windows and steps of each source; none where no loader was saved."""
+    options: Any = {"window": tl.Window(num_steps=4), "global_batch_size": 4, "streams": ["action"], "num_workers": 0}
+    with (
+        tl.Loader(demo_dataset, **options) as loader,
+        tl.Checkpointer(tmp_path / "s", {"loader": loader, "n": {}}, mode="sync") as ckpt,
+    ):
+        ckpt.save(0)
+        for _ in loader:
+            if loader.train_step == 3:
+                break
+        ckpt.save(3)
+    found = trajload("checkpoints", "exposed", tmp_path / "s", "--json").json["exposure"]["loader"]
+    assert [segment["train_steps"] for segment in found] == [[[0, 3]]]
+    told = trajload("checkpoints", "exposed", tmp_path / "s")
+    assert told.code == 0 and "[0, 3)" in told.out and loader.dataset.name in told.out
+    assert "nothing that a loader delivered" not in trajload("checkpoints", "exposed", tmp_path / "s", "0").out
+
+
 def test_export_writes_a_folder_that_safetensors_reads(trajload: Run, store: Path, tmp_path: Path) -> None:
     """Weights of the step that was asked for, beside config.json."""
     (tmp_path / "config.json").write_text('{"model_type": "linear"}')
