@@ -132,6 +132,8 @@ def print_sweep(found: Sweep, code: str) -> None:
             again = "" if trial.again is None else f", again {trial.again:.1f}"
             rows.append([trial.axis, setting, f"{trial.windows_per_s:.1f}{again}", f"{trial.wait_share:.0%}"])
     table(["axis", "setting", "windows/s", "consumer waits"], rows)
+    if found.stopped:
+        say("Stopped early: the best setting is one of those that were faster twice by then.")
     if not found.best:
         say(f"Nothing is faster than what was given ({found.before:.1f} windows/s).")
     else:
