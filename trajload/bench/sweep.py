@@ -166,6 +166,9 @@ def as_code(dataset: str, arguments: dict[str, Any], best: dict[str, Any]) -> st
         best: What to change.
     """
     shown = {**arguments, **best}
+    streams = shown.get("streams")
+    if isinstance(streams, dict) and all(request is None for request in streams.values()):
+        shown["streams"] = list(streams)  # as people write it
     lines = [f"    {name}={_literal(value)}," for name, value in shown.items()]
     imports = (
         ["from fractions import Fraction", "", "import trajload as tl"]

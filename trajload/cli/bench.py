@@ -25,7 +25,7 @@ from trajload.cli.loading import (
     read_json,
 )
 from trajload.cli.mixture import mixture_code, open_all
-from trajload.cli.output import JsonFlag, check_file_can_be_written, note, print_json, progress_bar
+from trajload.cli.output import EXIT_ERROR, JsonFlag, check_file_can_be_written, note, print_json, progress_bar
 from trajload.cli.output import size as show_size
 from trajload.errors import ConfigError
 from trajload.stop import Stop
@@ -159,29 +159,39 @@ def bench(
                 num_batches=batches,
                 stop=stop,
             )
-        _tell(measured, trace, html, json)
+        is_written = _tell(measured, trace, html, json)
+        if not is_written:
+            raise typer.Exit(EXIT_ERROR)
         if stop.wanted:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _tell(measured: Measured, trace: str | None, html: str | None, json: bool) -> None:
-    """Print a measurement, and write the files that were asked for."""
-    report = measured.report.to_json()
+def _tell(measured: Measured, trace: str | None, html: str | None, json: bool) -> bool:
+    """Print a measurement and write the files that were asked for; return whether all of them could be written.
+
+    What was measured is told whatever becomes of the files.
+    """
+    from trajload.bench.html import write_html
     from trajload.bench.trace import lanes_of, write_trace
 
+    report = measured.report.to_json()
     lanes = lanes_of(measured.seen.spans)
-    if trace is not None:
-        num_bytes = write_trace(trace, lanes)
-        note(f"{trace}: {show_size(num_bytes)}; open it in ui.perfetto.dev")
-    if html is not None:
-        from trajload.bench.html import write_html
-
-        write_html(html, report, lanes)
-        note(f"{html}: open it in a browser")
+    is_written = True
+    try:
+        if trace is not None:
+            num_bytes = write_trace(trace, lanes)
+            note(f"{trace}: {show_size(num_bytes)}; open it in ui.perfetto.dev")
+        if html is not None:
+            write_html(html, report, lanes)
+            note(f"{html}: open it in a browser")
+    except OSError as err:
+        is_written = False
+        note(f"{err.filename or 'a file'} cannot be written: {err.strerror or err}. What was measured follows.")
     if json:
         print_json(report)
     else:
         print_report(report)
+    return is_written
 
 
 def _compare(datasets: list[str] | None, paths: tuple[str, str], json: bool) -> None:

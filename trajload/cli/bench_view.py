@@ -51,7 +51,7 @@ def print_report(report: Mapping[str, Any]) -> None:
 
     say(
         f"{report['dataset']}: windows of {report['num_steps']} steps, {report['global_batch_size']} per batch, order "
-        f"{report['order']}, {report['num_workers']} workers ({report['workers']}), prefetch {report['prefetch']}"
+        f"{report['order']}, num_workers={report['num_workers']}, workers={report['workers']!r}, prefetch {report['prefetch']}"
     )
     low, high = report["windows_per_s_min"], report["windows_per_s_max"]
     mixing = f"{report['distinct_episodes_per_batch']:.1f} (uniform: {report['distinct_episodes_uniform']:.1f})"

@@ -133,3 +133,7 @@ def _print(report: Mapping[str, Any]) -> None:
     if report["out"]:
         path, out = shlex.quote(report["path"]), shlex.quote(report["out"])
         say(f"wrote {report['out']}; apply it: trajload convert {path} OUT --reencode {out}")
+    elif any(found["best"] is not None for found in report["streams"]):
+        say(
+            "pass --out encoding.json to have this as a file, which 'trajload convert --reencode encoding.json' applies"
+        )
