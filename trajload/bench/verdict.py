@@ -144,7 +144,7 @@ def _limit(seen: Observation, facts: Facts, loads: list[Load]) -> tuple[str, Loa
         return "queue", None
     if _is_held_up_by_interpreter(seen, busiest):
         return "gil", busiest
-    if busiest.use < _FULL:
+    if busiest.not_idle < _FULL:
         return "queue", busiest
     return _LIMIT_OF_STAGE[busiest.stage], busiest
 
@@ -184,6 +184,8 @@ def _sentence(limit: str, seen: Observation, load: Load | None, knobs: tuple[Kno
         one, verb = ("thread", "is") if load.num_threads == 1 else ("threads", "are")
         threads = f"{'' if verb == 'is' else f'{load.num_threads} '}{role} {one}{whose} {verb}"
         busy = f" ({waits}, and the {threads} busy for {min(load.use, 1.0):.0%} of it)"
+        if limit not in ("queue", "worker") and load.use < _FULL <= load.not_idle:
+            busy = f" ({waits}, and the {threads} busy or waiting for a CPU for {load.not_idle:.0%} of it)"
     if not knobs:
         return f"{what}{busy}."
     return f"{what}{busy}: {knobs[0].text}, for up to {_times(knobs[0].gain)} the speed."

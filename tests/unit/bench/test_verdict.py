@@ -240,3 +240,13 @@ def test_collections_limit_where_they_are_most_of_what_the_busy_threads_do(
         assert "gc.freeze()" in got.sentence and got.sentence.startswith("Python's garbage collector is the limit")
         assert 1.5 < got.gain < 4 and ("in their module" in got.sentence) == (number is not None)
         assert (got.knobs[-1].change != {}) == (number is None), "processes collect each for itself"
+
+
+def test_threads_that_get_no_cpu_are_not_idle() -> None:
+    """Where other programs take the CPUs, threads seem busy for little of the time; more batches in the works would not help."""
+    waiting = ThreadUse(None, "decode-0", "decode", {"decode": 0.3}, CpuTime(0.15, 0.75))
+    got = verdict(IDLE_READER, waiting, num_cpus=2.0)
+    assert got.limit == "decode" and "busy or waiting for a CPU for 90% of it" in got.sentence
+    asleep = ThreadUse(None, "decode-0", "decode", {"decode": 0.3}, CpuTime(0.15, 0.05))
+    got = verdict(IDLE_READER, asleep, num_cpus=2.0)
+    assert got.limit == "queue" and "busy for 30% of it" in got.sentence
