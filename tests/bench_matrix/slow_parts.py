@@ -7,6 +7,7 @@ pipeline lets them.
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -93,6 +94,24 @@ class PlainPython:
         total = 0
         for i in range(self.num_rounds):
             total += i & 3
+        return window
+
+
+_kept: list[list[int]] = []
+
+
+@dataclass(frozen=True)
+class Collect:
+    """A transform that keeps many small lists, in each process, and has them all looked at now and then."""
+
+    num_kept: int
+    num_rounds: int
+
+    def __call__(self, window: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        if len(_kept) < self.num_kept:
+            _kept.extend([i] for i in range(self.num_kept - len(_kept)))
+        for _ in range(self.num_rounds):
+            gc.collect()
         return window
 
 

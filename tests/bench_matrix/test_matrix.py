@@ -138,6 +138,12 @@ SETUPS = {
         "gil", transform("HoldInterpreter", 0.02), {"workers": "processes:2", "num_workers": 4}
     ),
     "transform in plain Python": Setup("gil", transform("PlainPython", 400_000), least_gain=0.0),
+    "transform that is stopped by the collector": Setup(
+        "collector", transform("Collect", 0, 1), {"global_batch_size": 2}, by_hand={"transforms": ()}
+    ),
+    "transform that is stopped by the collector, in processes": Setup(
+        "collector", transform("Collect", 200_000, 2), {"workers": "processes:2"}, by_hand={"transforms": ()}
+    ),
     "slow consumer": Setup("consumer", nothing, step_s=0.2, by_hand={"step_s": 0.1}),
     "small queue": Setup("queue", transform("Sleep", 0.04), {"global_batch_size": 1, "num_workers": 4, "prefetch": 1}),
     "small queue, slow store": Setup(

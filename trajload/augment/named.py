@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -67,8 +68,17 @@ def _transform(i: int, value: Any, dataset: Any) -> Transform:
     except (TypeError, ValueError) as err:
         if isinstance(err, ConfigError):
             raise
-        raise ConfigError(f"transforms[{i}] ({name}) does not take these arguments: {err}.") from err
+        raise ConfigError(f"transforms[{i}] ({name}) does not take these arguments: {err}.{_known(target)}") from err
     return made
+
+
+def _known(target: Any) -> str:
+    """Return a sentence with the arguments of a class, nothing where they cannot be told."""
+    try:
+        names = list(inspect.signature(target).parameters) if isinstance(target, type) else []
+    except ValueError:  # of a class written in C
+        names = []
+    return f" Its arguments are {', '.join(map(repr, names))}." if names else ""
 
 
 def _import(i: int, name: str) -> Any:

@@ -50,7 +50,7 @@ def report_html(report: Mapping[str, Any], lanes: Sequence[Lane] = ()) -> str:
     parts = [
         f"<h1>{name}</h1>",
         f'<p class="note">windows of {report["num_steps"]} steps, {report["global_batch_size"]} per batch, order '
-        f"{html.escape(report['order'])}, {report['num_workers']} decoder threads ({html.escape(report['workers'])}), "
+        f"{html.escape(report['order'])}, {_workers(report)}, "
         f"{report['num_readers']} reader{'' if report['num_readers'] == 1 else 's'}, prefetch {report['prefetch']}, consumer {report['consumer_ms']:g} ms</p>",
         f'<div class="verdict" id="verdict">{html.escape(report["advice"])}{_more_words(report)}</div>',
         _figures(report),
@@ -67,6 +67,14 @@ def report_html(report: Mapping[str, Any], lanes: Sequence[Lane] = ()) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_CSS}</style></head><body>\n" + "\n".join(part for part in parts if part) + "\n</body></html>\n"
     )
+
+
+def _workers(report: Mapping[str, Any]) -> str:
+    number, kind = report["num_workers"], str(report["workers"])
+    if not number:
+        return "no threads"
+    where = f" in {kind.partition(':')[2]} processes" if kind.startswith("processes:") else ""
+    return f"{number} decoder thread{'' if number == 1 else 's'}{where}"
 
 
 def _more_words(report: Mapping[str, Any]) -> str:
@@ -167,7 +175,7 @@ def _stage_table(report: Mapping[str, Any]) -> str:
         f"<tr><td>{stage}</td><td>{told['count']}</td><td>{_ms(told['median_ms'])}</td><td>{_ms(told['p99_ms'])}</td>"
         f"<td>{told['seconds']:.2f}</td><td>{told['use']:.0%}</td></tr>"
         for stage, told in report["stages"].items()
-        if told["count"]
+        if told["count"] and stage != "wait"  # exact above; a histogram's p99 may lie beyond the longest
     )
     return (
         "<h2>Stages</h2><table><thead><tr><th>stage</th><th>pieces of work</th><th>median, ms</th><th>p99, ms</th>"

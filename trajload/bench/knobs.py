@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trajload.bench.collector import collector_cure
 from trajload.bench.loads import Load
 from trajload.bench.machine import num_cpus
 from trajload.bench.sources import sources_of
@@ -107,6 +108,7 @@ def knobs_for(
     cpus: tuple[float, float] | None,
     fed: float,
     own: Mapping[str, float],
+    collected: float = 0.0,
 ) -> tuple[Knob, ...]:
     """Return what to try, best first.
 
@@ -118,12 +120,17 @@ def knobs_for(
         cpus: CPUs that the pipeline kept busy, and waited for.
         fed: Share of the time that the consumer did not wait.
         own: Work in the consumer's thread, as shares of the time.
+        collected: Share of the time that the garbage collector stopped the process of the threads that limit.
     """
     use = 1.0 if load is None else max(load.use, 0.05)
 
     def gain(factor: float) -> float:
         return min(max(factor, 1.0), use / max(ceiling, use / 50.0), 50.0) if factor > 1 else 1.0
 
+    if limit == "collector" and load is not None:
+        cure = Knob(collector_cure(load.worker), {}, gain(use / max(use - collected, 0.02)))
+        elsewhere = _more_interpreters(load, facts, cpus, gain) if not facts.num_processes else ()
+        return (cure, *(knob for knob in elsewhere if knob.change))
     more = _more_workers(load, facts, cpus)
     once = _decode_once(facts)
     if facts.num_workers == 0 and limit not in ("consumer", "queue"):

@@ -28,6 +28,14 @@ class Load:
     """Of the time at work, the share that was spent neither running nor waiting for a CPU: on the disk, asleep, or waiting
     for the interpreter. None where the system does not tell."""
 
+    runnable: float = 0.0
+    """Share of the time that they ran or waited for a CPU, on average; 0 where the system does not tell."""
+
+    @property
+    def not_idle(self) -> float:
+        """Share of the time that they had something to do, whether or not they got a CPU for it."""
+        return max(self.use, min(self.runnable, 1.0))
+
     @property
     def stage(self) -> str:
         """The stage that takes most of it."""
@@ -59,13 +67,12 @@ def _load(role: str, worker: int | None, threads: Sequence[ThreadUse], elapsed_s
             if stage != "wait":
                 stages[stage] = stages.get(stage, 0.0) + spent
     busy = sum(stages.values())
-    blocked = None
+    blocked, runnable, share = None, 0.0, 1 / (elapsed_s * len(threads))
     if busy and all(thread.cpu is not None for thread in threads):
         used = sum(thread.cpu.ran_s + thread.cpu.queued_s for thread in threads if thread.cpu is not None)
-        blocked = max(0.0, 1 - used / busy)
-    share = 1 / (elapsed_s * len(threads))
+        blocked, runnable = max(0.0, 1 - used / busy), used * share
     by_stage = {stage: spent * share for stage, spent in stages.items()}
-    return Load(role, worker, len(threads), busy * share, by_stage, blocked)
+    return Load(role, worker, len(threads), busy * share, by_stage, blocked, runnable)
 
 
 def slow_worker(seen: Observation) -> tuple[int, float] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trajload.bench.collector import collector_use
+from trajload.bench.collector import CollectorUse, collector_use
 from trajload.bench.gops import touched_bytes
 from trajload.bench.headspace import Headspace, fresh_loader, headspace
 from trajload.bench.knobs import facts_of
@@ -19,6 +19,7 @@ from trajload.bench.report import BenchReport
 from trajload.bench.sources import order_score, order_words, source_figures, sources_of, uniform_distinct
 from trajload.bench.verdict import Verdict, judge
 from trajload.loader import Loader
+from trajload.stop import Stop
 
 __all__ = ["Measured", "measure", "measure_with_details", "try_change"]
 
@@ -80,13 +81,16 @@ def measure_with_details(
     try_s: float = 0.0,
     trace: bool = False,
     num_batches: int | None = None,
+    stop: Stop | None = None,
 ) -> Measured:
     """Do what `measure` does, and return the raw observation too; `trace` keeps every span in it.
 
     Args:
         num_batches: Stop after so many batches, whatever the time.
+        stop: Ends it early: the measurement after its next batch, runs that test the verdict at once.
         loader, seconds, warmup_batches, step_s, progress, headspace_s, try_s, trace: As there.
     """
+    stop = Stop() if stop is None else stop
     seen = observe(
         loader,
         seconds=seconds,
@@ -95,14 +99,18 @@ def measure_with_details(
         progress=progress,
         trace=trace,
         num_batches=num_batches,
+        stop=stop,
     )
     verdict = judge(seen, facts_of(loader, seen.stats))
     rate = statistics.median(seen.rates)
     free: Headspace | None = None
-    if headspace_s:
-        free = headspace(loader, verdict, rate, seconds=headspace_s, step_s=step_s)
-    tried = try_change(loader, verdict.change, rate, seconds=try_s, step_s=step_s) if try_s and verdict.change else None
-    return Measured(_report(loader, seen, verdict, free, tried), seen, verdict)
+    tried: dict[str, Any] | None = None
+    with stop.breaking_off():
+        if headspace_s and not stop.wanted:
+            free = headspace(loader, verdict, rate, seconds=headspace_s, step_s=step_s)
+        if try_s and verdict.change and not stop.wanted:
+            tried = try_change(loader, verdict.change, rate, seconds=try_s, step_s=step_s)
+    return Measured(_report(loader, seen, verdict, free, tried, stopped=stop.wanted), seen, verdict)
 
 
 def try_change(
@@ -120,6 +128,8 @@ def _report(
     verdict: Verdict,
     free: Headspace | None,
     tried: dict[str, Any] | None,
+    *,
+    stopped: bool,
 ) -> BenchReport:
     stats, elapsed = seen.stats, seen.elapsed_s
     waits_ms = np.array(seen.waits_s) * 1e3
@@ -127,7 +137,7 @@ def _report(
     window = sources_of(loader)[0][0].window
     cpus = cpu_use(seen.threads, elapsed)
     uses = [seen.gil, *seen.worker_gil.values()]
-    collector = collector_use(seen.pauses, [seen.began + asked for asked in seen.asked_s], seen.waits_s)
+    collector = collector_use(seen)
     rate = statistics.median(seen.rates)
     return BenchReport(
         dataset=loader.dataset.name,
@@ -141,6 +151,7 @@ def _report(
         num_steps=window.num_steps,
         seconds=elapsed,
         batches=len(seen.waits_s),
+        stopped=stopped,
         first_batch_s=seen.first_batch_s,
         windows_per_s=rate,
         windows_per_s_min=min(seen.rates),
@@ -174,7 +185,7 @@ def _report(
         bottleneck=verdict.limit,
         advice=verdict.sentence,
         verdict=verdict.to_json(),
-        notes=[*_notes(seen, cpus), *([] if collector.advice is None else [collector.advice])],
+        notes=[*_ended(seen, stopped), *_notes(seen, cpus), *_collected(collector, verdict)],
         headspace=None if free is None else {name: getattr(free, name) for name in free.__slots__},
         tried=tried,
         series={"asked_s": _thin(seen.asked_s), "wait_ms": _thin(waits_ms.tolist())},
@@ -185,6 +196,16 @@ def _report(
 def _cameras(loader: Loader) -> float:
     """Return how many picture streams a row has, on average over the sources."""
     return sum(share * sum(c.spec.is_picture for c in source.choices) for source, _, share in sources_of(loader))
+
+
+def _ended(seen: Observation, stopped: bool) -> list[str]:
+    if seen.is_stopped:
+        return [f"Stopped after {len(seen.waits_s)} batches, in {seen.elapsed_s:.1f} s; the verdict was not tested."]
+    return ["Stopped while the verdict was tested: what was not finished is left out."] if stopped else []
+
+
+def _collected(use: CollectorUse, verdict: Verdict) -> list[str]:
+    return [] if use.advice is None or verdict.limit == "collector" else [use.advice]
 
 
 def _notes(seen: Observation, cpus: tuple[float, float] | None) -> list[str]:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trajload.bench.collector import CollectorWatch, Pause
 from trajload.bench.machine import CpuTime, cpu_times, memory_mb, num_cpus
 from trajload.errors import ConfigError
 from trajload.loader import Loader
-from trajload.pipeline.interpreter import GilProbe, GilUse
+from trajload.pipeline.interpreter import GilUse, InterpreterUse, InterpreterWatch, Pause
 from trajload.pipeline.stats_meter import Meter
+from trajload.stop import Stop
 
 __all__ = ["Live", "Observation", "ThreadUse", "observe"]
 
@@ -78,17 +78,29 @@ class Observation:
     """Of worker processes, by number."""
     pauses: list[Pause] = field(default_factory=list)
     """Collections of Python's oldest generation of objects, in the loader's own process."""
+    worker_pauses: dict[int, list[Pause]] = field(default_factory=dict)
+    """The same of worker processes, by number."""
     num_cpus: float
     rss_mb: float
     peak_rss_mb: float
     spans: list[tuple[Meter, array[float]]] = field(default_factory=list)
     began: float = 0.0
     """On the clock of the spans."""
+    is_stopped: bool = False
+    """The run was ended before its time."""
 
     @property
     def wait_share(self) -> float:
         """Share of the time that the consumer was blocked."""
         return sum(self.waits_s) / self.elapsed_s
+
+    def pauses_of(self, worker: int | None) -> list[Pause]:
+        """Return the pauses of a worker process, or with None of the loader's own."""
+        return self.pauses if worker is None else self.worker_pauses.get(worker, [])
+
+    def collected_share(self, worker: int | None) -> float:
+        """Return the share of the time that the collector stopped a process."""
+        return sum(pause.seconds for pause in self.pauses_of(worker)) / self.elapsed_s
 
 
 def observe(
@@ -100,6 +112,7 @@ def observe(
     progress: Callable[[Live], None] | None = None,
     trace: bool = False,
     num_batches: int | None = None,
+    stop: Stop | None = None,
 ) -> Observation:
     """Iterate `loader` for some seconds and return what was seen.
 
@@ -111,6 +124,7 @@ def observe(
         progress: Told how it stands, about ten times a second.
         trace: Whether to keep every span.
         num_batches: Stop after so many batches, whatever the time.
+        stop: Ends the measurement after the batch in which it is asked for.
 
     Raises:
         ConfigError: A bad argument, or the run is over before the time is.
@@ -119,7 +133,7 @@ def observe(
         raise ConfigError(
             f"seconds={seconds!r}, warmup_batches={warmup_batches!r}, step_s={step_s!r}: expected > 0, >= 1 and >= 0."
         )
-    stats = loader.stats_recorder
+    ending, stats = Stop() if stop is None else stop, loader.stats_recorder
     if trace:
         stats.start_trace()
     workers = loader._engine.workers
@@ -135,18 +149,19 @@ def observe(
             stats.stop_trace()  # warming up is not part of it
             stats.start_trace()
         loader.reset_stats()
-        with GilProbe() as probe, CollectorWatch() as collector:
+        with InterpreterWatch() as watch:
             cpu_before = _all_threads(loader.stats()["worker_pids"])
-            gil_before = workers.gil_uses()
+            uses_before = workers.interpreter_uses()
             asked: list[float] = []
             waits: list[float] = []
             rates: list[float] = []
             episodes: list[int] = []
             num_windows = 0
+            ending.hold()
             start = told = time.perf_counter()
             for i in range(NUM_SLICES):
-                slice_start, stop, windows = time.perf_counter(), start + seconds * (i + 1) / NUM_SLICES, 0
-                while time.perf_counter() < stop or windows == 0:
+                slice_start, until, windows = time.perf_counter(), start + seconds * (i + 1) / NUM_SLICES, 0
+                while windows == 0 or (time.perf_counter() < until and not ending.wanted):
                     if num_batches is not None and len(waits) >= num_batches and windows:
                         break
                     asked.append(time.perf_counter() - start)
@@ -163,12 +178,18 @@ def observe(
                         ready = loader.stats_recorder.queue()["mean_ready"]
                         rate = (num_windows + windows) / (now - start)
                         progress(Live(min(now - start, seconds), seconds, rate, sum(waits) / (now - start), ready))
-                rates.append(windows / (time.perf_counter() - slice_start))
+                sliced_s = time.perf_counter() - slice_start
+                if not (
+                    ending.wanted and rates and sliced_s < seconds / NUM_SLICES / 2
+                ):  # too short to count beside others
+                    rates.append(windows / sliced_s)
                 num_windows += windows
+                if ending.wanted:
+                    break
             elapsed = time.perf_counter() - start
             figures = loader.stats()
             cpu_after = _all_threads(figures["worker_pids"])
-            gil, worker_gil = probe.take(), workers.gil_uses()
+            use, worker_uses = watch.take(), workers.interpreter_uses()
     finally:
         batches.close()
         workers.is_probing = False
@@ -185,14 +206,16 @@ def observe(
         episodes_per_batch=episodes,
         stats=figures,
         threads=_threads(figures, cpu_before, cpu_after),
-        gil=gil,
-        worker_gil={number: use - gil_before.get(number, GilUse()) for number, use in worker_gil.items()},
-        pauses=collector.pauses,
+        gil=use.gil,
+        worker_gil={k: told.gil - uses_before.get(k, InterpreterUse()).gil for k, told in worker_uses.items()},
+        pauses=use.pauses,
+        worker_pauses={k: [p for p in told.pauses if p.begin >= start] for k, told in worker_uses.items()},
         num_cpus=num_cpus(),
         rss_mb=rss,
         peak_rss_mb=peak,
         spans=spans,
         began=start,
+        is_stopped=ending.wanted and elapsed < seconds,
     )
 
 

@@ -30,6 +30,8 @@ class BenchReport:
     seconds: float
     """Time measured, after the warm-up."""
     batches: int
+    stopped: bool
+    """Ended before its time: figures are of the batches until then, and the verdict may not have been tested."""
     first_batch_s: float
     """From the first call of next() to the first batch: opening files and decoders, compiling kernels, the work itself."""
     windows_per_s: float
@@ -74,8 +76,8 @@ class BenchReport:
     gil_held_share: float | None
     """How often another thread held the interpreter when one asked for it; the most of all processes."""
     collector: dict[str, Any]
-    """Python's garbage collector, in the loader's own process: `collections` of the oldest generation, `total_ms`, `longest_ms`,
-    `in_longest_wait_ms`, and `is_longest_wait`."""
+    """Python's garbage collector, in the process that it stopped longest (`worker`, None for the loader's own): `collections` of
+    the oldest generation, `share` of the time, `total_ms`, `longest_ms`, `in_longest_wait_ms`, and `is_longest_wait`."""
     bottleneck: str
     """The verdict in a word: see `trajload.bench.verdict.LIMITS`."""
     advice: str

@@ -13,6 +13,7 @@ from trajload.bench.machine import num_cpus
 from trajload.bench.observe import observe
 from trajload.errors import ConfigError, TrajloadError
 from trajload.loader import Loader
+from trajload.stop import Stop
 
 __all__ = ["AXES", "Sweep", "Trial", "as_code", "candidates", "shown_arguments", "sweep"]
 
@@ -45,6 +46,8 @@ class Sweep:
     windows_per_s: float
     before: float
     """Of the loader as given."""
+    stopped: bool = False
+    """Ended before all settings were tried: one that was not measured a second time is not `best`."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "gain": self.windows_per_s / self.before if self.before else None}
@@ -78,6 +81,7 @@ def sweep(
     seconds: float = 2.0,
     step_s: float = 0.0,
     progress: Callable[[int, int, str], None] | None = None,
+    stop: Stop | None = None,
 ) -> Sweep:
     """Try the settings of each axis, and keep the best of one for the next.
 
@@ -87,39 +91,60 @@ def sweep(
         seconds: For each setting.
         step_s: Time that the consumer spends on each batch.
         progress: Told (settings done, settings in all, what is tried next).
+        stop: Ends it early; the setting that is being tried does not count.
     """
-    axes = list(axes)
+    stop = Stop() if stop is None else stop
+    before = _rate(loader, {}, seconds, step_s)[0]
+    stop.hold()
+    work = _Work(loader, seconds, step_s, before)
     plans = {axis: candidates(axis, loader) for axis in axes}
     total = sum(len(plan) for plan in plans.values()) + 1
-    best: dict[str, Any] = {}
-    trials: list[Trial] = []
-    before = best_rate = _rate(loader, {}, seconds, step_s)[0]
-    for axis in axes:
-        best_of_axis, winner = best, -1
-        for change in plans[axis]:
-            if progress is not None:
-                progress(len(trials) + 1, total, _code_of(change))
-            setting = {**best, **change}
-            try:
-                rate, wait_share = _rate(loader, setting, seconds, step_s)
-            except TrajloadError as err:
-                trials.append(Trial(axis, change, None, None, err.message))
-                continue
-            trials.append(Trial(axis, change, rate, wait_share))
-            if rate > best_rate * _WORTH:
-                best_rate, best_of_axis, winner = rate, setting, len(trials) - 1
-        if winner >= 0:
-            # Of many settings that are all the same one looks faster by chance: it has to be so twice.
-            before_rate = _rate(loader, best, seconds, step_s)[0]
-            best_rate = again = _rate(loader, best_of_axis, seconds, step_s)[0]
-            trials[winner] = replace(trials[winner], again=again)
-            if again > before_rate * _WORTH:
-                best = best_of_axis
-            else:
-                best_rate = before_rate
+    with stop.breaking_off():
+        for axis, plan in plans.items():
+            for change in plan:
+                if progress is not None:
+                    progress(len(work.trials) + 1, total, _code_of(change))
+                work.try_one(axis, change)
+            work.settle()
     if progress is not None:
         progress(total, total, "")
-    return Sweep(trials, best, best_rate, before)
+    return Sweep(work.trials, work.best, work.rate, before, stopped=stop.wanted)
+
+
+class _Work:
+    """What was tried, and the best of the axes that are done."""
+
+    def __init__(self, loader: Loader, seconds: float, step_s: float, before: float) -> None:
+        self._loader, self._seconds, self._step_s = loader, seconds, step_s
+        self.trials: list[Trial] = []
+        self.best: dict[str, Any] = {}
+        self.rate = before
+        self._winner: tuple[int, dict[str, Any], float] | None = None
+        """Of the axis in the works: number of its trial, all that is changed, windows/s."""
+
+    def try_one(self, axis: str, change: dict[str, Any]) -> None:
+        """Measure a setting of an axis, with the best of the axes before."""
+        setting = {**self.best, **change}
+        try:
+            rate, wait_share = _rate(self._loader, setting, self._seconds, self._step_s)
+        except TrajloadError as err:
+            self.trials.append(Trial(axis, change, None, None, err.message))
+            return
+        self.trials.append(Trial(axis, change, rate, wait_share))
+        if rate > (self.rate if self._winner is None else self._winner[2]) * _WORTH:
+            self._winner = len(self.trials) - 1, setting, rate
+
+    def settle(self) -> None:
+        """Keep the fastest of an axis if it is so twice: of many settings that are all the same one looks faster by chance."""
+        if self._winner is None:
+            return
+        number, setting, _ = self._winner
+        before = _rate(self._loader, self.best, self._seconds, self._step_s)[0]
+        again = _rate(self._loader, setting, self._seconds, self._step_s)[0]
+        self.trials[number] = replace(self.trials[number], again=again)
+        self._winner, self.rate = None, before
+        if again > before * _WORTH:
+            self.best, self.rate = setting, again
 
 
 def _rate(loader: Loader, change: dict[str, Any], seconds: float, step_s: float) -> tuple[float, float]:
@@ -141,6 +166,9 @@ def as_code(dataset: str, arguments: dict[str, Any], best: dict[str, Any]) -> st
         best: What to change.
     """
     shown = {**arguments, **best}
+    streams = shown.get("streams")
+    if isinstance(streams, dict) and all(request is None for request in streams.values()):
+        shown["streams"] = list(streams)  # as people write it
     lines = [f"    {name}={_literal(value)}," for name, value in shown.items()]
     imports = (
         ["from fractions import Fraction", "", "import trajload as tl"]

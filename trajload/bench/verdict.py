@@ -22,6 +22,7 @@ LIMITS = {
     "queue": "Too few batches are in the works",
     "worker": "One worker process holds up the others",
     "gil": "The interpreter lock (GIL) is the limit",
+    "collector": "Python's garbage collector is the limit",
 }
 """What a loader can be bound by."""
 _LIMIT_OF_STAGE = {
@@ -41,6 +42,8 @@ _GIL_TAKEN = 0.65
 _GIL_HELD = 0.5
 """One held for less than this share of the time does not."""
 _GIL_BLOCKED = 0.25
+_COLLECTED = 0.25
+"""A collector that stops a process for less than this share of the time does not limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,8 @@ def judge(seen: Observation, facts: Facts) -> Verdict:
     else:
         headroom = min(1 / ceiling, 50.0)
     cpus = cpu_use(seen.threads, seen.elapsed_s)
-    knobs = knobs_for(limit, load, facts, ceiling=ceiling, cpus=cpus, fed=fed, own=own)
+    collected = 0.0 if load is None else seen.collected_share(load.worker)
+    knobs = knobs_for(limit, load, facts, ceiling=ceiling, cpus=cpus, fed=fed, own=own, collected=collected)
     blocked = None if load is None else load.blocked_share
     return Verdict(
         limit=limit,
@@ -122,6 +126,9 @@ def judge(seen: Observation, facts: Facts) -> Verdict:
 def _limit(seen: Observation, facts: Facts, loads: list[Load]) -> tuple[str, Load | None]:
     if seen.wait_share < _FED_SHARE:
         return "consumer", None
+    collecting = next((load for load in loads if _is_held_up_by_collector(seen, load)), None)
+    if collecting is not None:
+        return "collector", collecting
     slow = slow_worker(seen)
     if slow is not None:
         return "worker", next((load for load in loads if load.worker == slow[0]), None)
@@ -137,9 +144,15 @@ def _limit(seen: Observation, facts: Facts, loads: list[Load]) -> tuple[str, Loa
         return "queue", None
     if _is_held_up_by_interpreter(seen, busiest):
         return "gil", busiest
-    if busiest.use < _FULL:
+    if busiest.not_idle < _FULL:
         return "queue", busiest
     return _LIMIT_OF_STAGE[busiest.stage], busiest
+
+
+def _is_held_up_by_collector(seen: Observation, load: Load) -> bool:
+    """Return whether threads that limit spend most of their time stopped by collections."""
+    share = seen.collected_share(load.worker)
+    return load.use >= _FULL and share >= max(_COLLECTED, min(load.use, 1.0) / 2)
 
 
 def _is_held_up_by_interpreter(seen: Observation, load: Load) -> bool:
@@ -171,6 +184,8 @@ def _sentence(limit: str, seen: Observation, load: Load | None, knobs: tuple[Kno
         one, verb = ("thread", "is") if load.num_threads == 1 else ("threads", "are")
         threads = f"{'' if verb == 'is' else f'{load.num_threads} '}{role} {one}{whose} {verb}"
         busy = f" ({waits}, and the {threads} busy for {min(load.use, 1.0):.0%} of it)"
+        if limit not in ("queue", "worker") and load.use < _FULL <= load.not_idle:
+            busy = f" ({waits}, and the {threads} busy or waiting for a CPU for {load.not_idle:.0%} of it)"
     if not knobs:
         return f"{what}{busy}."
     return f"{what}{busy}: {knobs[0].text}, for up to {_times(knobs[0].gain)} the speed."

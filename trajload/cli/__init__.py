@@ -21,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if getattr(sys, name) is None:  # the shell closed it (>&-)
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
-    from trajload.cli.app import run
+    try:
+        from trajload.cli.app import run
+    except KeyboardInterrupt:  # while libraries are imported, which takes a second or more
+        raise SystemExit(130) from None
 
     raise SystemExit(run(sys.argv[1:] if argv is None else argv))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trajload.cli.bench_view import live_numbers, print_comparison, print_report, print_sweep
+from trajload.cli.interrupt import EXIT_INTERRUPTED, stopped_by_ctrl_c
 from trajload.cli.loading import (
     Dilation,
     Order,
@@ -24,9 +25,13 @@ from trajload.cli.loading import (
     read_json,
 )
 from trajload.cli.mixture import mixture_code, open_all
-from trajload.cli.output import JsonFlag, check_file_can_be_written, note, print_json, progress_bar
+from trajload.cli.output import EXIT_ERROR, JsonFlag, check_file_can_be_written, note, print_json, progress_bar
 from trajload.cli.output import size as show_size
 from trajload.errors import ConfigError
+from trajload.stop import Stop
+
+if TYPE_CHECKING:
+    from trajload.bench.measure import Measured
 
 __all__ = ["bench"]
 
@@ -105,7 +110,9 @@ def bench(
 
     Example: trajload bench --compare before.json after.json
 
-    Exit codes: 0 measured, 2 wrong usage or a window that cannot be read.
+    Ctrl-C ends it early, with what was measured by then; a second one at once.
+
+    Exit codes: 0 measured, 2 wrong usage or a window that cannot be read, 130 stopped by Ctrl-C.
     """
     if compare is not None:
         _compare(datasets, compare, json)
@@ -116,7 +123,6 @@ def bench(
     for path, option in ((trace, "--trace"), (html, "--html")):
         check_file_can_be_written(path, option)  # before minutes are spent
     from trajload.bench.measure import measure_with_details
-    from trajload.bench.trace import lanes_of, write_trace
     from trajload.sampling.mixture_sources import Mixture
 
     opened = open_all(datasets, weights, skip_missing=skip_missing)
@@ -135,10 +141,10 @@ def bench(
     more["workers"] = f"processes:{processes}" if processes else "threads"
     more |= {"decode": decode, "device": device, "rank": 0, "world_size": 1}
     step_s = consumer_ms / 1000
-    with loader_of(opened, arguments, **more) as loader:
+    with stopped_by_ctrl_c() as stop, loader_of(opened, arguments, **more) as loader:
         if axes is not None:
             code = mixture_code(datasets, opened) if isinstance(opened, Mixture) else repr(datasets[0])
-            _sweep(loader, code, axes, seconds, step_s, json)
+            _sweep(loader, code, axes, seconds, step_s, json, stop)
             return
         extra_s = max(0.5, seconds / 5)
         with live_numbers() as progress:
@@ -151,21 +157,41 @@ def bench(
                 try_s=extra_s if try_advice else 0.0,
                 trace=trace is not None or html is not None,
                 num_batches=batches,
+                stop=stop,
             )
+        is_written = _tell(measured, trace, html, json)
+        if not is_written:
+            raise typer.Exit(EXIT_ERROR)
+        if stop.wanted:
+            raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _tell(measured: Measured, trace: str | None, html: str | None, json: bool) -> bool:
+    """Print a measurement and write the files that were asked for; return whether all of them could be written.
+
+    What was measured is told whatever becomes of the files.
+    """
+    from trajload.bench.html import write_html
+    from trajload.bench.trace import lanes_of, write_trace
+
     report = measured.report.to_json()
     lanes = lanes_of(measured.seen.spans)
-    if trace is not None:
-        num_bytes = write_trace(trace, lanes)
-        note(f"{trace}: {show_size(num_bytes)}; open it in ui.perfetto.dev")
-    if html is not None:
-        from trajload.bench.html import write_html
-
-        write_html(html, report, lanes)
-        note(f"{html}: open it in a browser")
+    is_written = True
+    try:
+        if trace is not None:
+            num_bytes = write_trace(trace, lanes)
+            note(f"{trace}: {show_size(num_bytes)}; open it in ui.perfetto.dev")
+        if html is not None:
+            write_html(html, report, lanes)
+            note(f"{html}: open it in a browser")
+    except OSError as err:
+        is_written = False
+        note(f"{err.filename or 'a file'} cannot be written: {err.strerror or err}. What was measured follows.")
     if json:
         print_json(report)
     else:
         print_report(report)
+    return is_written
 
 
 def _compare(datasets: list[str] | None, paths: tuple[str, str], json: bool) -> None:
@@ -193,7 +219,7 @@ def _axes(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _sweep(loader: Any, dataset: str, names: list[str], seconds: float, step_s: float, json: bool) -> None:
+def _sweep(loader: Any, dataset: str, names: list[str], seconds: float, step_s: float, json: bool, stop: Stop) -> None:
     from trajload.bench.sweep import as_code, shown_arguments, sweep
 
     with progress_bar("trying settings") as bar:
@@ -203,9 +229,12 @@ def _sweep(loader: Any, dataset: str, names: list[str], seconds: float, step_s: 
             seconds=seconds,
             step_s=step_s,
             progress=None if bar is None else lambda done, total, _: bar(done, total),
+            stop=stop,
         )
     code = as_code(dataset, shown_arguments(loader), found.best)
     if json:
         print_json({**found.to_json(), "code": code})
     else:
         print_sweep(found, code)
+    if stop.wanted:
+        raise typer.Exit(EXIT_INTERRUPTED)

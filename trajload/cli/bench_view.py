@@ -51,7 +51,7 @@ def print_report(report: Mapping[str, Any]) -> None:
 
     say(
         f"{report['dataset']}: windows of {report['num_steps']} steps, {report['global_batch_size']} per batch, order "
-        f"{report['order']}, {report['num_workers']} workers ({report['workers']}), prefetch {report['prefetch']}"
+        f"{report['order']}, num_workers={report['num_workers']}, workers={report['workers']!r}, prefetch {report['prefetch']}"
     )
     low, high = report["windows_per_s_min"], report["windows_per_s_max"]
     mixing = f"{report['distinct_episodes_per_batch']:.1f} (uniform: {report['distinct_episodes_uniform']:.1f})"
@@ -132,6 +132,8 @@ def print_sweep(found: Sweep, code: str) -> None:
             again = "" if trial.again is None else f", again {trial.again:.1f}"
             rows.append([trial.axis, setting, f"{trial.windows_per_s:.1f}{again}", f"{trial.wait_share:.0%}"])
     table(["axis", "setting", "windows/s", "consumer waits"], rows)
+    if found.stopped:
+        say("Stopped early: the best setting is one of those that were faster twice by then.")
     if not found.best:
         say(f"Nothing is faster than what was given ({found.before:.1f} windows/s).")
     else:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trajload.cli.interrupt import told_if_interrupted
 from trajload.cli.loading import SkipMissing
 from trajload.cli.output import JsonFlag, plural, print_json, progress_bar, say, size
 from trajload.errors import ConfigError
@@ -55,7 +56,7 @@ def convert(
 
     Example: trajload convert my-dataset my-dataset-fast --reencode encoding.json
 
-    Exit codes: 0 written, 2 wrong usage, or a source that does not hold what it declares.
+    Exit codes: 0 written, 2 wrong usage, or a source that does not hold what it declares, 130 stopped by Ctrl-C.
     """
     from trajload.convert import convert as write
     from trajload.convert.encodings import Reencode, load_encodings
@@ -73,7 +74,9 @@ def convert(
         encodings = VideoEncode(codec=codec, gop=gop, crf=crf, lossless=lossless)  # type: ignore[arg-type]
     dataset = open_dataset(source, missing="skip" if skip_missing else "error")
     wanted = None if episodes is None else parse_episodes(episodes, dataset.num_episodes)
-    with progress_bar("converting episodes") as progress:
+    goes_on = dataset.kind == "native"
+    left = "the same command goes on with the shards that are finished" if goes_on else f"{out} holds no dataset"
+    with told_if_interrupted(f"stopped: {left}"), progress_bar("converting episodes") as progress:
         report = write(
             dataset,
             out,

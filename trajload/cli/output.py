@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from trajload.errors import ConfigError
+from trajload.storage.atomic import TEMP_SUFFIX
 
 __all__ = [
     "EXIT_ERROR",
@@ -47,8 +48,17 @@ def check_file_can_be_written(path: str | None, option: str) -> None:
         raise ConfigError(f"{option} {path!r} is a folder: expected the name of a file to write.")
     if not os.path.isdir(folder):
         raise ConfigError(f"{option} {path!r} cannot be written: the folder {folder!r} does not exist.")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{option} {path!r} cannot be written: the folder {folder!r} refuses it.")
+    # Asked by trying: root may write everywhere by its rights, and still not in /proc or on a read-only disk.
+    probe = os.path.abspath(path) + TEMP_SUFFIX
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.unlink(probe)
+    except FileExistsError:
+        return
+    except OSError as err:
+        raise ConfigError(
+            f"{option} {path!r} cannot be written: the folder {folder!r} refuses it: {err.strerror}."
+        ) from err
 
 
 def say(text: str = "") -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trajload.cli.interrupt import EXIT_INTERRUPTED, stopped_by_ctrl_c
 from trajload.cli.loading import Dilation, NumSteps, SizeOption, SkipMissing, Streams, parse_size
 from trajload.cli.output import (
     DatasetPath,
@@ -54,7 +55,10 @@ def profile(
 
     Example: trajload profile my-dataset --num-steps 16 --size 128x128 --max-episodes 200 --json
 
-    Exit codes: 0 measured, 2 wrong usage or a window that cannot be read.
+    Ctrl-C ends it early: episodes that were not measured by then are estimated, and a table that was there is left alone unless --out
+    names it.
+
+    Exit codes: 0 measured, 2 wrong usage or a window that cannot be read, 130 stopped by Ctrl-C.
     """
     from pathlib import Path
 
@@ -76,27 +80,36 @@ def profile(
         else [n for n, s in opened.streams.items() if not s.is_text]
     )
     requests = {name: Image(size=wanted) if wanted and opened.spec(name).is_picture else None for name in names}
-    with progress_bar("decoding windows") as progress:
-        found = measure(
-            opened,
-            window=Window(num_steps=num_steps, dilation=dilation),
-            streams=requests,
-            max_episodes=max_episodes,
-            windows_per_episode=windows,
-            repeats=repeats,
-            progress=progress,
-        )
-    found.table.save(target)
-    report = found.report.to_json()
-    if json:
-        print_json(
-            {**report, "costs": str(target), "costs_digest": found.table.digest, "machine": found.table.info["machine"]}
-        )
-    else:
-        _print(report, str(target), is_native=opened.kind == "native")
+    with stopped_by_ctrl_c() as stop:
+        with progress_bar("decoding windows") as progress:
+            found = measure(
+                opened,
+                window=Window(num_steps=num_steps, dilation=dilation),
+                streams=requests,
+                max_episodes=max_episodes,
+                windows_per_episode=windows,
+                repeats=repeats,
+                progress=progress,
+                stop=stop,
+            )
+        report = found.report.to_json()
+        # What a whole run measured is worth more than what this one did.
+        is_kept = report["stopped"] and out is None and target.exists()
+        if not is_kept:
+            found.table.save(target)
+        if json:
+            machine = found.table.info["machine"]
+            digest = None if is_kept else found.table.digest
+            print_json(
+                {**report, "costs": None if is_kept else str(target), "costs_digest": digest, "machine": machine}
+            )
+        else:
+            _print(report, str(target), is_native=opened.kind == "native", is_kept=is_kept)
+    if stop.wanted:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _print(report: Mapping[str, Any], target: str, *, is_native: bool) -> None:
+def _print(report: Mapping[str, Any], target: str, *, is_native: bool, is_kept: bool) -> None:
     say(
         f"{report['dataset']}: windows of {report['window']['num_steps']} steps, measured in {report['num_measured']} of "
         f"{plural(report['num_episodes'], 'episode')}, video by {report['backend']}, {report['seconds']:.1f} s"
@@ -116,7 +129,11 @@ def _print(report: Mapping[str, Any], target: str, *, is_native: bool) -> None:
     say(
         f"dearest episode: {dearest['episode']}, {dearest['seconds']:.2f} s; a step of it costs {dearest['step_over_mean']:.1f} times the average"
     )
-    say(f"wrote {target}")
+    if report["stopped"]:
+        say(
+            f"Stopped early: {report['num_measured']} of {plural(report['num_wanted'], 'episode')} were measured, the others are estimated."
+        )
+    say(f"left {target} as it was: pass --out to write this table" if is_kept else f"wrote {target}")
     if spread["max_over_mean"] > 1.1 and spread["num_shards"] > 1:
         path = shlex.quote(report["path"])
         even = f"trajload rebalance {path} OUT --shards {spread['num_shards']}"

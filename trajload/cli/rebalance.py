@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trajload.cli.interrupt import told_if_interrupted
 from trajload.cli.loading import Dilation, NumSteps
 from trajload.cli.output import DatasetPath, JsonFlag, plural, print_json, progress_bar, say, size
 
@@ -40,12 +41,13 @@ def rebalance(
 
     Example: trajload rebalance my-dataset my-dataset-even --shards 16 --by bytes --dry-run
 
-    Exit codes: 0 written, 2 wrong usage, or a dataset that is damaged.
+    Exit codes: 0 written, 2 wrong usage, or a dataset that is damaged, 130 stopped by Ctrl-C.
     """
     from trajload.convert.rebalance import rebalance as write
     from trajload.spec import Window
 
-    with progress_bar("rebalancing") as bar:
+    left = "nothing was written" if dry_run else "the same command goes on with the shards that are finished"
+    with told_if_interrupted(f"stopped: {left}"), progress_bar("rebalancing") as bar:
 
         def progress(what: str, done: int, total: int) -> None:
             if bar is not None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trajload.cli.interrupt import EXIT_INTERRUPTED, stopped_by_ctrl_c
 from trajload.cli.loading import Dilation, NumSteps, SizeOption, SkipMissing, Streams, parse_size
 from trajload.cli.output import DatasetPath, JsonFlag, check_file_can_be_written, print_json, progress_bar, say, table
 from trajload.errors import ConfigError
@@ -47,7 +48,9 @@ def tune_encoding(
 
     Example: trajload tune-encoding my-dataset --codecs h264,av1 --gops 2,8,16 --max-growth 2
 
-    Exit codes: 0 measured, 2 wrong usage, or a video that cannot be read.
+    Ctrl-C ends it early, with a recommendation from the settings measured by then.
+
+    Exit codes: 0 measured, 2 wrong usage, or a video that cannot be read, 130 stopped by Ctrl-C.
     """
     from trajload.convert.encodings import save_encodings
     from trajload.convert.tune import tune_encoding as tune
@@ -62,31 +65,34 @@ def tune_encoding(
         raise ConfigError(f"--gops {gops!r} is invalid: expected numbers of frames, for instance 4,8,16.") from None
     check_file_can_be_written(out, "--out")
     opened = open_dataset(dataset, missing="skip" if skip_missing else "error")
-    with progress_bar("encoding and decoding") as progress:
-        report = tune(
-            opened,
-            window=Window(num_steps=num_steps, dilation=dilation),
-            streams=stream or None,
-            size=parse_size(size),
-            codecs=[text.strip() for text in codecs.split(",")],
-            gops=distances,
-            crf=crf,
-            num_episodes=episodes,
-            num_frames=frames,
-            min_psnr_db=min_psnr,
-            max_growth=max_growth,
-            progress=progress,
-        )
-    encodings = tuned_encodings(report)
-    if out is not None and encodings:
-        save_encodings(
-            out, encodings, {"dataset_digest": report.digest, "window": report.window, "machine": report.machine}
-        )
-    told = {**report.to_json(), "out": out if encodings else None}
-    if json:
-        print_json(told)
-    else:
-        _print(told)
+    with stopped_by_ctrl_c() as stop:
+        with progress_bar("encoding and decoding") as progress:
+            report = tune(
+                opened,
+                window=Window(num_steps=num_steps, dilation=dilation),
+                streams=stream or None,
+                size=parse_size(size),
+                codecs=[text.strip() for text in codecs.split(",")],
+                gops=distances,
+                crf=crf,
+                num_episodes=episodes,
+                num_frames=frames,
+                min_psnr_db=min_psnr,
+                max_growth=max_growth,
+                progress=progress,
+                stop=stop,
+            )
+        encodings = tuned_encodings(report)
+        if out is not None and encodings:
+            about = {"dataset_digest": report.digest, "window": report.window, "machine": report.machine}
+            save_encodings(out, encodings, about)
+        told = {**report.to_json(), "out": out if encodings else None}
+        if json:
+            print_json(told)
+        else:
+            _print(told)
+    if stop.wanted:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _print(report: Mapping[str, Any]) -> None:
@@ -122,6 +128,12 @@ def _print(report: Mapping[str, Any]) -> None:
             say(
                 f"recommended for {found['stream']}: {best['codec']}, GOP {best['gop']}, CRF {best['crf']}: {found['why']}"
             )
+    if report["stopped"]:
+        say(f"Stopped early: {report['stopped']}.")
     if report["out"]:
         path, out = shlex.quote(report["path"]), shlex.quote(report["out"])
         say(f"wrote {report['out']}; apply it: trajload convert {path} OUT --reencode {out}")
+    elif any(found["best"] is not None for found in report["streams"]):
+        say(
+            "pass --out encoding.json to have this as a file, which 'trajload convert --reencode encoding.json' applies"
+        )

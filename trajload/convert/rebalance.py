@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trajload.convert.rewrite import RewritePlan, Rewriting, check_target, rewritten_from
+from trajload.convert.rewrite import RewritePlan, Rewriting, check_target, check_unused, rewritten_from
 from trajload.costs.balance import Spread, assign_episodes, check_num_shards, shard_sums
 from trajload.costs.epoch import check_table, epoch_ns
 from trajload.costs.machine import machine_facts
@@ -194,6 +194,10 @@ class _Job:
 
     def look_at_out(self) -> None:
         """Tell a dry run what stands where the real one would write."""
+        try:
+            check_unused(self.out)
+        except ConfigError as err:
+            self.report.notes.append(err.message)
         found = rewritten_from(self.out, _PROVENANCE) if self.out.is_dir() else None
         if found is not None:
             same = self._is_mine(found[1])

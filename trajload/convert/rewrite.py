@@ -24,8 +24,9 @@ from trajload.shards.shard_writer import ShardWriter
 from trajload.sources.base import Dataset
 from trajload.sources.native import NativeDataset
 from trajload.storage.atomic import TEMP_SUFFIX, fsync_dir, write_atomic
+from trajload.storage.own_folder import check_own_folder
 
-__all__ = ["PLAN_NAME", "RewritePlan", "Rewriting", "check_target", "rewritten_from"]
+__all__ = ["PLAN_NAME", "RewritePlan", "Rewriting", "check_target", "check_unused", "rewritten_from"]
 
 PLAN_NAME = "rewrite-plan.json"
 _PLAN_VERSION = 1
@@ -105,6 +106,14 @@ def check_target(dataset: Dataset, out: Path) -> NativeDataset:
     return dataset
 
 
+def check_unused(out: Path) -> None:
+    """Raise ConfigError if `out` holds files, but neither a dataset nor the plan of a rewrite: that both are the wanted ones is
+    asked once it is locked."""
+    if not any((out / name).exists() for name in (PLAN_NAME, MANIFEST_NAME)):
+        mine = (layout.SHARD_FOLDER, PLAN_NAME + TEMP_SUFFIX)
+        check_own_folder(out, argument="out", may_hold=lambda name: name in mine)
+
+
 def rewritten_from(folder: Path, kind: str) -> tuple[Manifest, dict[str, Any]] | None:
     """Return the manifest in `folder` and the last entry of `kind` in its provenance; None where no manifest stands."""
     if not (folder / MANIFEST_NAME).exists():
@@ -125,6 +134,7 @@ class Rewriting:
 
     def __init__(self, out: Path, streams: Sequence[str]) -> None:
         self.out, self._streams = out, tuple(streams)
+        check_unused(out)
         try:
             (out / layout.SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
         except OSError as err:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import get_args
@@ -31,6 +32,7 @@ from trajload.shards.video_encode import Codec, VideoEncode, encode_video
 from trajload.shards.video_index import build_video_index
 from trajload.sources.base import Dataset
 from trajload.spec import Image, StreamSpec, Window
+from trajload.stop import Stop
 from trajload.storage import ByteStore
 from trajload.types import Modality, NDArray
 
@@ -85,6 +87,7 @@ def tune_encoding(
     max_growth: float = 3.0,
     repeats: int = 3,
     progress: Callable[[int, int], None] | None = None,
+    stop: Stop | None = None,
 ) -> TuneReport:
     """Measure codecs and keyframe distances on a sample of each rgb video stream, and recommend one for each.
 
@@ -106,6 +109,7 @@ def tune_encoding(
         max_growth: Most bytes, as a multiple of those now.
         repeats: How often each window is decoded; the least counts.
         progress: Called with (encodings done, encodings in all).
+        stop: Ends it early: the setting that is being measured does not count, nor do streams that were not begun.
 
     Raises:
         ConfigError: Bad arguments, or no video of colour to tune.
@@ -129,25 +133,33 @@ def tune_encoding(
         if codec != "ffv1" or gop == gops[0]
     ]
     num_frames = max(num_frames, 2 * window.span, 2 * max(gops))
+    stop = Stop() if stop is None else stop
     done = 0
     for name in names:
-        with at(dataset=dataset.name, stream=name):
-            meter = _Meter(dataset.spec(name), window, size, repeats)
-            tuning = _Tuning(dataset, name, meter, num_episodes, num_frames)
-            found = StreamTuning(stream=name, now=tuning.now(), num_frames_sampled=tuning.num_frames)
-            for codec, gop in pairs:
-                encode = _encode(codec, gop, crf)
-                try:
-                    found.candidates.append(tuning.candidate(encode))
-                except ConfigError as err:
-                    if not any(err.message in text for text in found.notes):
-                        found.notes.append(f"{codec} was left out: {err.message}")
-                done += 1
-                if progress is not None:
-                    progress(done, len(names) * len(pairs))
-            meter.close()
-            found.recommend(min_psnr_db=min_psnr_db, max_growth=max_growth)
-            report.streams.append(found)
+        with at(dataset=dataset.name, stream=name), stop.breaking_off():
+            if stop.wanted:
+                break
+            with closing(_Meter(dataset.spec(name), window, size, repeats)) as meter:
+                tuning = _Tuning(dataset, name, meter, num_episodes, num_frames)
+                found = StreamTuning(stream=name, now=tuning.now(), num_frames_sampled=tuning.num_frames)
+                report.streams.append(found)
+                for codec, gop in pairs:
+                    encode = _encode(codec, gop, crf)
+                    try:
+                        found.candidates.append(tuning.candidate(encode))
+                    except ConfigError as err:
+                        if not any(err.message in text for text in found.notes):
+                            found.notes.append(f"{codec} was left out: {err.message}")
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(names) * len(pairs))
+    if stop.wanted:
+        report.streams = [found for found in report.streams if found.candidates]
+        report.stopped = f"{done} of {len(names) * len(pairs)} settings were measured"
+        if not report.streams:
+            raise KeyboardInterrupt
+    for found in report.streams:
+        found.recommend(min_psnr_db=min_psnr_db, max_growth=max_growth)
     report.seconds = round(time.monotonic() - begin, 3)
     return report
 

@@ -77,6 +77,8 @@ class TuneReport:
     machine: dict[str, Any]
     streams: list[StreamTuning] = field(default_factory=list)
     seconds: float = 0.0
+    stopped: str | None = None
+    """How far it came where it was ended early; None where it was not."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

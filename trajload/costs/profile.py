@@ -27,6 +27,7 @@ from trajload.costs.table import CostTable
 from trajload.errors import ConfigError, at
 from trajload.sources.base import Dataset
 from trajload.spec import Image, StreamRequest, Window, check_request, default_request
+from trajload.stop import Stop
 
 __all__ = ["DEFAULT_NUM_STEPS", "Profile", "profile"]
 
@@ -54,6 +55,7 @@ def profile(
     windows_per_episode: int = 4,
     repeats: int = 3,
     progress: Callable[[int, int], None] | None = None,
+    stop: Stop | None = None,
 ) -> Profile:
     """Measure what windows cost to decode in each episode.
 
@@ -66,6 +68,7 @@ def profile(
         windows_per_episode: Windows sampled of each stream and episode, with few and with many frames before them.
         repeats: How often each is decoded; up to as often again where no second time came within a tenth of the least.
         progress: Called with (episodes done, episodes in all passes).
+        stop: Ends it after the episode in which it is asked for; those that were not measured by then are estimated.
 
     Raises:
         ConfigError: Bad arguments, or no stream with a cost.
@@ -82,6 +85,7 @@ def profile(
     chosen = np.arange(dataset.num_episodes)
     if max_episodes is not None and max_episodes < len(chosen):
         chosen = np.unique(np.linspace(0, len(chosen) - 1, max_episodes).astype(np.int64))
+    stop = Stop() if stop is None else stop
     decoder = StreamDecoder(dataset, requests)
     passes = _Passes(dataset, decoder, window, windows_per_episode)
     begin = time.monotonic()
@@ -93,14 +97,20 @@ def profile(
             order = (chosen if turn % 2 == 0 else chosen[::-1]).tolist()
             for done, episode in enumerate(order, 1):
                 passes.measure(episode)
+                stop.hold()
                 if progress is not None:
                     progress(turn * len(chosen) + done, repeats * len(chosen))
+                if stop.wanted:
+                    break
+            if stop.wanted:
+                break
         # Where a machine does other things too, some windows were never measured in peace.
-        for _ in range(repeats if repeats > 1 else 0):
+        for _ in range(repeats if repeats > 1 and not stop.wanted else 0):
             if not (left := [e for e in chosen.tolist() if passes.is_unsettled(e)]):
                 break
             for episode in left:
-                passes.measure(episode, again=True)
+                if not stop.wanted:
+                    passes.measure(episode, again=True)
     finally:
         if was_collecting:
             gc.enable()
@@ -112,7 +122,7 @@ def profile(
         "clock": "CPU time of one thread, the least of the repeats",
         "window": window.to_json(),
         "sizes": {n: list(r.size) for n, r in requests.items() if isinstance(r, Image) and r.size is not None},
-        "episodes_measured": len(chosen),
+        "episodes_measured": passes.num_episodes,
         "windows_per_episode": windows_per_episode,
         "repeats": repeats,
         "backend": backend,
@@ -120,7 +130,16 @@ def profile(
     }
     table, kinds = table_of(dataset, list(requests), seen, info)
     seconds = time.monotonic() - begin
-    report = ProfileReport.of(dataset, table, kinds, window=window, num_measured=len(chosen), seconds=seconds)
+    report = ProfileReport.of(
+        dataset,
+        table,
+        kinds,
+        window=window,
+        num_measured=passes.num_episodes,
+        num_wanted=len(chosen),
+        stopped=stop.wanted,
+        seconds=seconds,
+    )
     return Profile(table, report)
 
 
@@ -146,6 +165,11 @@ class _Passes:
                 for sampled, times in taken.items():
                     if not again or _is_unsettled(times):
                         times.append(self._decoder.decode_ns(episode, name, sampled))
+
+    @property
+    def num_episodes(self) -> int:
+        """Of which windows were measured."""
+        return len({episode for _, episode in self._taken})
 
     def is_unsettled(self, episode: int) -> bool:
         """Return whether any window of the episode should be measured again."""

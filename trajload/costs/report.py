@@ -32,6 +32,10 @@ class ProfileReport:
     num_episodes: int
     num_measured: int
     """Episodes measured; the others are estimated from their kind."""
+    num_wanted: int
+    """Episodes that were to be measured."""
+    stopped: bool
+    """Ended early: before all of them were, or before each was measured as often as asked for."""
     seconds: float
     """Time that measuring took."""
     backend: str
@@ -58,6 +62,8 @@ class ProfileReport:
         *,
         window: Window,
         num_measured: int,
+        num_wanted: int,
+        stopped: bool,
         seconds: float,
     ) -> ProfileReport:
         """Return the report of `table`."""
@@ -86,6 +92,8 @@ class ProfileReport:
             window=window.to_json(),
             num_episodes=dataset.num_episodes,
             num_measured=num_measured,
+            num_wanted=num_wanted,
+            stopped=stopped,
             seconds=round(seconds, 3),
             backend=str(table.info.get("backend", "")),
             kinds=[

@@ -8,6 +8,7 @@ equal(log A, log B), train_step by train_step, and the weights at the end
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajload.demo.compare import Comparison, compare_logs
 from trajload.demo.dataset import GENERATOR_VERSION, generate
-from trajload.demo.process import run_and_kill, run_to_end
+from trajload.demo.process import config_path, run_and_kill, run_to_end
 from trajload.demo.report import Phases, print_verdict
 from trajload.demo.scene import EpisodeLength
 from trajload.demo.train import (
@@ -31,6 +32,7 @@ from trajload.demo.train import (
 )
 from trajload.errors import ConfigError, ResumeError
 from trajload.storage.atomic import write_atomic
+from trajload.storage.own_folder import check_own_folder
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ _MEASURED_STEPS = 40
 """Train_steps of the loader's own speed."""
 _MEASURED = ("windows_per_s", "pictures_per_s", "wait_ms_per_step", "step_ms", "wait_percent", "first_batch_s")
 """What a training process measures of itself."""
+_MADE = re.compile(r"dataset-\d+-seed-?\d+|run-[ab]|contact_sheet\.png|result\.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +147,7 @@ def run(
         console: Where progress and the verdict are shown; None shows nothing.
 
     Raises:
-        ConfigError: An argument is out of range, or `out` holds another dataset.
+        ConfigError: An argument is out of range, or `out` holds another dataset or anything else that no demo made.
         StageFailedError: A training process failed by itself.
     """
     num_episodes = num_episodes if num_episodes is not None else (QUICK_NUM_EPISODES if quick else NUM_EPISODES)
@@ -152,6 +155,7 @@ def run(
     if train_steps < 12:
         raise ConfigError(f"train_steps={train_steps!r} is invalid: expected at least 12, to kill and resume between.")
     folder = Path(out)
+    _check_out(folder)
     phases = Phases(console)
     dataset = prepare_dataset(
         folder / f"dataset-{num_episodes}-seed{seed}",
@@ -199,6 +203,17 @@ def run(
     if console is not None:
         print_verdict(console, result)
     return result
+
+
+def _check_out(folder: Path) -> None:
+    """Refuse a folder with files of others: folders of runs are removed in it."""
+    check_own_folder(folder, argument="out", may_hold=lambda name: bool(_MADE.fullmatch(name)))
+    for name, log in (("run-a", "log.jsonl"), ("run-b", "killed.jsonl")):
+        run = folder / name
+        if run.exists() and not config_path(run, log).is_file() and any(run.iterdir()):
+            raise ConfigError(
+                f"out={str(folder)!r} holds a folder {name!r} that no demo made, and would remove: choose another folder, or rename it."
+            )
 
 
 def _newest_checkpoint(config: TrainConfig) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from trajload.demo.train import TrainConfig
 from trajload.errors import StageFailedError
 
-__all__ = ["run_and_kill", "run_to_end"]
+__all__ = ["config_path", "run_and_kill", "run_to_end"]
 
 _POLL_S = 0.01
 _DEADLINE_S = 1200.0
@@ -46,21 +46,23 @@ def run_and_kill(config: TrainConfig, *, kill_after: int, on_step: OnStep) -> No
         )
 
 
+def config_path(folder: Path, log: str) -> Path:
+    """Return where a run in `folder` finds its configuration: the first file of a run."""
+    return folder / f"{log}.config.json"
+
+
 def _watch(config: TrainConfig, *, on_step: OnStep, kill_after: int | None) -> tuple[int, str]:
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    config_path, log, stderr_path = (
-        folder / f"{config.log}.config.json",
-        folder / config.log,
-        folder / f"{config.log}.stderr",
-    )
-    config.save(config_path)
+    log, stderr_path = folder / config.log, folder / f"{config.log}.stderr"
+    config_file = config_path(folder, config.log)
+    config.save(config_file)
     # The log of an earlier process would be taken for this one's.
     log.unlink(missing_ok=True)
     lines = _LineCounter(log)
     with stderr_path.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trajload.demo.train", str(config_path)], stdin=subprocess.DEVNULL, stderr=stderr
+            [sys.executable, "-m", "trajload.demo.train", str(config_file)], stdin=subprocess.DEVNULL, stderr=stderr
         )
         try:
             deadline = time.monotonic() + _DEADLINE_S

@@ -15,7 +15,7 @@ from typing import Any
 
 from trajload.errors import Locus, StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
-from trajload.pipeline.interpreter import GilUse
+from trajload.pipeline.interpreter import InterpreterUse
 from trajload.pipeline.seat import Seat, Step, once_more
 from trajload.pipeline.shared_batch import SharedBuffer, SharedPool, anonymous_file, arena_of
 from trajload.pipeline.wire import unpack_error
@@ -65,8 +65,8 @@ class Crew:
         self.num_respawns = 0
         self.num_hangs = 0
         self.is_probing = False
-        """Whether workers note, from the next run on, how often their interpreter is held."""
-        self.gil_uses: dict[int, GilUse] = {}
+        """Whether workers note, from the next run on, what stops their interpreter."""
+        self.interpreter_uses: dict[int, InterpreterUse] = {}
         """What they noted, by number of the worker."""
         self.to_end: deque[int] = deque()
         """Generations whose run was dropped; the watching thread ends them."""

@@ -1,14 +1,21 @@
-"""How often the interpreter is held when a thread asks for it: a probe, which runs only while a loader is measured."""
+"""What stops the threads of a process that run Python: whoever holds the interpreter, and the garbage collector.
+
+Both are watched only while a loader is measured, in its own process and in worker processes. The collector is left as it is
+(docs/decisions/0150-the-collector-is-the-programs-own.md).
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
-__all__ = ["GilProbe", "GilUse"]
+__all__ = ["CollectorWatch", "GilProbe", "GilUse", "InterpreterUse", "InterpreterWatch", "Pause"]
 
 _PROBE_S = 0.002
 _SLACK_S = 0.0001
@@ -82,3 +89,79 @@ class GilProbe:
 
 def _queued_s(fd: int) -> float:
     return int(os.pread(fd, 100, 0).split()[1]) / 1e9 if fd >= 0 else 0.0
+
+
+# ---- the garbage collector ----
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One collection of the oldest generation: no other thread of its process ran Python meanwhile."""
+
+    begin: float
+    """On the clock of `time.perf_counter`, which processes of one machine share."""
+    seconds: float
+
+
+class CollectorWatch:
+    """Notes collections of the oldest generation. Use as a context manager; it changes no setting of the collector."""
+
+    def __init__(self) -> None:
+        self.pauses: list[Pause] = []
+        self._begin: float | None = None
+
+    def __enter__(self) -> CollectorWatch:
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: Mapping[str, int]) -> None:
+        if info["generation"] != 2:
+            return
+        if phase == "start":
+            self._begin = time.perf_counter()
+        elif self._begin is not None:  # None for one that began before it was watched
+            self.pauses.append(Pause(self._begin, time.perf_counter() - self._begin))
+            self._begin = None
+
+    def take(self) -> list[Pause]:
+        """Return those since the last call."""
+        num = len(self.pauses)
+        taken = self.pauses[:num]
+        del self.pauses[:num]  # a collection that ends meanwhile comes after
+        return taken
+
+
+# ---- both, as worker processes tell of them ----
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterUse:
+    """What one process met. Uses of one process add up."""
+
+    gil: GilUse = GilUse()
+    pauses: list[Pause] = field(default_factory=list)
+
+    def __add__(self, other: InterpreterUse) -> InterpreterUse:
+        return InterpreterUse(self.gil + other.gil, self.pauses + other.pauses)
+
+
+class InterpreterWatch:
+    """A probe and a watch of this process. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._probe, self._collector, self._both = GilProbe(), CollectorWatch(), ExitStack()
+
+    def __enter__(self) -> InterpreterWatch:
+        self._both.enter_context(self._probe)
+        self._both.enter_context(self._collector)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._both.close()
+
+    def take(self) -> InterpreterUse:
+        """Return what was met since the last call."""
+        return InterpreterUse(self._probe.take(), self._collector.take())

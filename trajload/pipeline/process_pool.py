@@ -17,7 +17,7 @@ from trajload.collate.slots import BatchSlots
 from trajload.errors import ConfigError, StageFailedError, described
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.crew import Crew
-from trajload.pipeline.interpreter import GilUse
+from trajload.pipeline.interpreter import InterpreterUse
 from trajload.pipeline.job import Job
 from trajload.pipeline.seat import Step
 from trajload.pipeline.wire import unpack_error
@@ -77,12 +77,12 @@ class ProcessPool:
         }
 
     def probe_interpreters(self, wanted: bool) -> None:
-        """Have the processes note, from the next run on, how often their interpreter is held, or no longer."""
+        """Have the processes note, from the next run on, what stops their interpreter, or no longer."""
         self._crew.is_probing = wanted
 
-    def gil_uses(self) -> dict[int, GilUse]:
+    def interpreter_uses(self) -> dict[int, InterpreterUse]:
         """Return what they noted so far, by number of the worker."""
-        return dict(self._crew.gil_uses)
+        return dict(self._crew.interpreter_uses)
 
     def close(self) -> None:
         """End all processes. Idempotent."""
@@ -158,8 +158,8 @@ class ProcessRun:
 def _take_counts(crew: Crew, worker: int, part: dict[str, Any]) -> None:
     builder = crew.builder
     builder.stats.merge_taken(part["stats"], worker)
-    if part["gil"] is not None:
-        crew.gil_uses[worker] = crew.gil_uses.get(worker, GilUse()) + part["gil"]
+    if part["interpreter"] is not None:
+        crew.interpreter_uses[worker] = crew.interpreter_uses.get(worker, InterpreterUse()) + part["interpreter"]
     for window_id, train_step, packed, source in part["quarantine"]:
         builder.quarantine.add(window_id, train_step, unpack_error(packed), source)
 

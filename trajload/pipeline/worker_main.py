@@ -23,7 +23,7 @@ from trajload.collate.slots import BatchSlots
 from trajload.errors import StageFailedError, TrajloadError
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.engine import Engine
-from trajload.pipeline.interpreter import GilProbe
+from trajload.pipeline.interpreter import InterpreterWatch
 from trajload.pipeline.job import Job
 from trajload.pipeline.quarantine import Quarantine
 from trajload.pipeline.shared_batch import arena_of, map_file
@@ -207,7 +207,7 @@ class _Worker:
         engine.stats.reset()
         self._buffers: dict[int, NDArray] = {}
         self._run: _Run | None = None
-        self._probe: GilProbe | None = None
+        self._watch: InterpreterWatch | None = None
 
     def serve(self) -> NoReturn:
         """Do what the loader says until it is gone."""
@@ -219,7 +219,7 @@ class _Worker:
                 generation, train_step, quarantine, is_tracing, is_probing = rest
                 if is_tracing != self.engine.stats.is_tracing:
                     (self.engine.stats.start_trace if is_tracing else self.engine.stats.stop_trace)()
-                self._probe_interpreter(is_probing)
+                self._watch_interpreter(is_probing)
                 self.news.load(quarantine)
                 self._run = _Run(self, generation, train_step)
             elif kind == "memory":
@@ -241,12 +241,12 @@ class _Worker:
             self._run.end()
             self._run = None
 
-    def _probe_interpreter(self, wanted: bool) -> None:
-        if wanted and self._probe is None:
-            self._probe = GilProbe().__enter__()
-        elif not wanted and self._probe is not None:
-            self._probe.__exit__()
-            self._probe = None
+    def _watch_interpreter(self, wanted: bool) -> None:
+        if wanted and self._watch is None:
+            self._watch = InterpreterWatch().__enter__()
+        elif not wanted and self._watch is not None:
+            self._watch.__exit__()
+            self._watch = None
 
     def told(self, job: Job) -> dict[str, Any]:
         """Return what of a finished part does not stand in shared memory."""
@@ -261,5 +261,6 @@ class _Worker:
 
     def counted(self) -> dict[str, Any]:
         """Return what was counted and found since the last call."""
-        gil = None if self._probe is None else self._probe.take()
-        return {"stats": self.engine.stats.take(), "quarantine": self.news.take(), "gil": gil, "at": time.monotonic()}
+        use = None if self._watch is None else self._watch.take()
+        counts = {"stats": self.engine.stats.take(), "quarantine": self.news.take()}
+        return {**counts, "interpreter": use, "at": time.monotonic()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trajload.checks import did_you_mean
 from trajload.errors import ConfigError, described
-from trajload.pipeline.interpreter import GilUse
+from trajload.pipeline.interpreter import InterpreterUse
 
 if TYPE_CHECKING:
     from trajload.collate.batch import Batch
@@ -104,7 +104,7 @@ class Workers:
         """What makes the batches now; of 'auto' once it has been decided."""
         self.why = "asked for"
         self.is_probing = False
-        """Whether worker processes note how often their interpreter is held: while a loader is measured."""
+        """Whether worker processes note what stops their interpreter: while a loader is measured."""
         self._setup = b""
         self._pool: ProcessPool | None = None
         self._num_processes = 0
@@ -179,9 +179,9 @@ class Workers:
         self._pool.probe_interpreters(self.is_probing)
         return self._pool
 
-    def gil_uses(self) -> dict[int, GilUse]:
-        """Return how often the interpreter of each worker process was held, as far as that was noted."""
-        return {} if self._pool is None else self._pool.gil_uses()
+    def interpreter_uses(self) -> dict[int, InterpreterUse]:
+        """Return what stopped the interpreter of each worker process, as far as that was noted."""
+        return {} if self._pool is None else self._pool.interpreter_uses()
 
     def close(self) -> None:
         """End the processes. Idempotent; a later run starts them again."""

@@ -21,6 +21,7 @@ from trajload.shards.shard_writer import ShardWriter
 from trajload.shards.stats import DatasetStats
 from trajload.spec import StreamSpec
 from trajload.storage.atomic import TEMP_SUFFIX, fsync_dir, write_atomic
+from trajload.storage.own_folder import check_own_folder
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Writer:
             append: Add shards to the dataset in `path` instead of writing a new one.
 
         Raises:
-            ConfigError: A bad argument; `path` already holds a dataset (without `append`), holds none (with it), or
+            ConfigError: A bad argument; `path` holds a dataset or anything else (without `append`), no dataset (with it), or
                 another Writer is at work there.
         """
         self.path = Path(path)
@@ -100,6 +101,8 @@ class Writer:
                 raise ConfigError("streams is missing: expected a list of StreamSpec.")
             specs = layout.check_streams(streams)
             self._name, self._rate = name or self.path.resolve().name, rate
+        if not append and not (self.path / MANIFEST_NAME).exists():
+            _check_unused(self.path)
         try:
             (self.path / layout.SHARD_FOLDER).mkdir(parents=True, exist_ok=True)
         except OSError as err:
@@ -364,3 +367,15 @@ class Writer:
             self.close()
         else:
             self.abort()
+
+
+def _check_unused(folder: Path) -> None:
+    """Refuse a folder that holds anything but what a Writer leaves that was killed."""
+    beside = ("stats.json", "stats-sketch.safetensors", MANIFEST_NAME)
+    check_own_folder(
+        folder,
+        argument="path",
+        may_hold=lambda name: name == layout.SHARD_FOLDER or name.removesuffix(TEMP_SUFFIX) in beside,
+    )
+    shards = folder / layout.SHARD_FOLDER
+    check_own_folder(shards, argument="path", may_hold=lambda name: layout.shard_number(name) is not None)

@@ -74,6 +74,7 @@ def test_normalizer_is_made_of_the_dataset_s_statistics(dataset: tl.Dataset) -> 
         ([3], r"transforms\[0\]=3 is unusable: expected an object with \"name\""),
         (["RandomCrap"], r"is named 'RandomCrap': expected one of 'ActionNoise'.*or 'module:function'"),
         ([{"name": "RandomCrop", "sice": 3}], r"\(RandomCrop\) does not take these arguments: .*'sice'"),
+        ([{"name": "RandomCrop", "sice": 3}], r"Its arguments are 'size', 'streams', "),
         ([{"name": "no_such_module:f"}], r"cannot be imported: No module named 'no_such_module'.*PYTHONPATH"),
         ([{"name": "json:no_such"}], r"\(json:no_such\) cannot be imported: .*no_such"),
         ([{"name": "json:dumps", "indent": 3}], r"\(json:dumps\) does not take these arguments: unexpected 'indent'"),

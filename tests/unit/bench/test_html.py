@@ -58,6 +58,8 @@ class _Tags(HTMLParser):
 def test_page_stands_alone_and_is_well_formed(measured: tuple[dict[str, Any], list[Lane]]) -> None:
     """All tags are closed, nothing is loaded, no script runs, and names from data are text."""
     page = report_html(*measured)
+    assert "2 decoder threads, 1 reader," in page
+    assert "<td>wait</td>" not in page, "its exact quantiles stand above: those of a histogram would contradict them"
     tags = _Tags()
     tags.feed(page)
     assert tags.open == [] and tags.links == []

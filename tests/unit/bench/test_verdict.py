@@ -12,7 +12,7 @@ from trajload.bench.loads import loads_of, slow_worker
 from trajload.bench.machine import CpuTime
 from trajload.bench.observe import Observation, ThreadUse
 from trajload.bench.verdict import LIMITS, Verdict, judge
-from trajload.pipeline.interpreter import GilUse
+from trajload.pipeline.interpreter import GilUse, Pause
 
 
 def thread(role: str, *, worker: int | None = None, blocked: float = 0.0, **seconds: float) -> ThreadUse:
@@ -27,6 +27,7 @@ def seen(
     gil: float | None = 0.0,
     num_cpus: float = 8.0,
     worker_gil: dict[int, float] | None = None,
+    pauses: dict[int | None, float] | None = None,
 ) -> Observation:
     return Observation(
         elapsed_s=1.0,
@@ -41,6 +42,8 @@ def seen(
         threads=list(threads),
         gil=GilUse() if gil is None else GilUse(100, int(100 * gil), 0.1),
         worker_gil={number: GilUse(100, int(100 * held), 0.1) for number, held in (worker_gil or {}).items()},
+        pauses=[Pause(0.0, seconds) for worker, seconds in (pauses or {}).items() if worker is None],
+        worker_pauses={worker: [Pause(0.0, s)] for worker, s in (pauses or {}).items() if worker is not None},
         num_cpus=num_cpus,
         rss_mb=0.0,
         peak_rss_mb=0.0,
@@ -209,3 +212,41 @@ def test_headspace_run_confirms_or_contradicts(
     """Leaving out what limits must help; leaving out something else must not."""
     fits, words = _test(verdict(*threads), *runs)
     assert fits is supports and ("does not fit" in words) == (supports is False)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "workers", "limit"),
+    [
+        ({None: 0.6}, "threads", "collector"),
+        ({None: 0.3}, "threads", "transform"),
+        ({1: 0.6}, "processes:2", "collector"),
+        ({1: 0.3}, "processes:2", "transform"),
+        ({None: 0.9}, "processes:2", "transform"),
+    ],
+    ids=str,
+)
+def test_collections_limit_where_they_are_most_of_what_the_busy_threads_do(
+    pauses: dict[int | None, float], workers: str, limit: str
+) -> None:
+    """In the process of those threads: pauses elsewhere say nothing. Where they take less, the work itself comes first."""
+    number = 1 if workers.startswith("processes") else None
+    threads = [
+        thread("decode", worker=number, augment=0.95),
+        thread("decode", worker=0 if number else None, augment=0.9),
+    ]
+    got = verdict(*threads, IDLE_READER, pauses=pauses, gil=0.1, facts={"workers": workers})
+    assert got.limit == limit
+    if limit == "collector":
+        assert "gc.freeze()" in got.sentence and got.sentence.startswith("Python's garbage collector is the limit")
+        assert 1.5 < got.gain < 4 and ("in their module" in got.sentence) == (number is not None)
+        assert (got.knobs[-1].change != {}) == (number is None), "processes collect each for itself"
+
+
+def test_threads_that_get_no_cpu_are_not_idle() -> None:
+    """Where other programs take the CPUs, threads seem busy for little of the time; more batches in the works would not help."""
+    waiting = ThreadUse(None, "decode-0", "decode", {"decode": 0.3}, CpuTime(0.15, 0.75))
+    got = verdict(IDLE_READER, waiting, num_cpus=2.0)
+    assert got.limit == "decode" and "busy or waiting for a CPU for 90% of it" in got.sentence
+    asleep = ThreadUse(None, "decode-0", "decode", {"decode": 0.3}, CpuTime(0.15, 0.05))
+    got = verdict(IDLE_READER, asleep, num_cpus=2.0)
+    assert got.limit == "queue" and "busy for 30% of it" in got.sentence

@@ -12,6 +12,7 @@ import pytest
 
 import trajload as tl
 from trajload.bench.verdict import LIMITS
+from trajload.cli.output import check_file_can_be_written
 
 Run = Callable[..., Any]
 QUICK = ("--seconds", 0.4, "--window", 2, "--batch", 4, "--workers", 1, "-s", "cam_front")
@@ -66,6 +67,28 @@ def test_bench_writes_trace_and_report(trajload: Run, demo_dataset: Path, tmp_pa
     assert 'id="timeline"' in page.read_text() and "ui.perfetto.dev" in done.err
 
 
+def test_bench_tells_what_it_measured_where_a_file_cannot_be_written(
+    trajload: Run, demo_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full by then costs the file, not the measurement; stdout stays one JSON object."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(28, "No space left on device", "report.html")
+
+    monkeypatch.setattr("trajload.bench.html.write_html", refuse)
+    done = trajload("bench", demo_dataset, *QUICK, "--no-headspace", "--html", tmp_path / "r.html", "--json")
+    assert done.code == 2 and done.json["windows_per_s"] > 0
+    assert "report.html cannot be written: No space left on device. What was measured follows." in done.err
+
+
+def test_files_are_tried_before_anything_is_measured(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
+    """Rights do not tell: root may write everywhere, but not here. What is tried leaves nothing behind."""
+    done = trajload("bench", demo_dataset, *QUICK, "--html", "/proc/report.html")
+    assert done.code == 2 and "--html '/proc/report.html' cannot be written: the folder '/proc' refuses it" in done.err
+    check_file_can_be_written(str(tmp_path / "r.html"), "--html")
+    assert not list(tmp_path.iterdir())
+
+
 def test_bench_stops_after_so_many_batches(trajload: Run, demo_dataset: Path) -> None:
     """Whatever time there would be."""
     got = trajload("bench", demo_dataset, *QUICK[2:], "--seconds", 60, "--batches", 7, "--no-headspace", "--json").json
@@ -90,6 +113,7 @@ def test_bench_sweep_prints_the_best_setting_as_code(trajload: Run, demo_dataset
     assert "num_readers=16" in done.out
     code = done.out[done.out.index("import trajload as tl") :]
     compile(code, "code", "exec")
+    assert "streams=['cam_front']," in code
     assert repr(str(demo_dataset)) in code and "window=tl.Window(num_steps=2)" in code
     found = trajload("bench", demo_dataset, "--sweep", "readers", "--seconds", 0.2, *QUICK[2:], "--json").json
     assert {trial["axis"] for trial in found["trials"]} == {"readers"} and "tl.Loader(" in found["code"]

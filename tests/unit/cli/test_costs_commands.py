@@ -104,7 +104,9 @@ def test_tuning_is_applied_by_convert(trajload: Run, mixed_data: Any, tmp_path: 
     )
     done = trajload("tune-encoding", data, *options, "--out", tmp_path / "encoding.json")
     assert done.code == 0, done.err
-    assert "recommended for cam_large: h264, GOP 5" in done.out and "--reencode" in done.out
+    assert "recommended for cam_large: h264, GOP 5" in done.out
+    assert f"apply it: trajload convert {data} OUT --reencode {tmp_path / 'encoding.json'}" in done.out
+    assert "pass --out encoding.json" in trajload("tune-encoding", data, *options).out
     done = trajload("convert", data, tmp_path / "near", "--reencode", tmp_path / "encoding.json", "--json")
     assert done.code == 0 and done.json["num_videos_encoded"] == 2
     healthy = trajload("doctor", tmp_path / "near", "--num-steps", 8, "--json").json
