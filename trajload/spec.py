@@ -15,6 +15,7 @@ import numpy as np
 from trajload.checks import check_bool, check_choice
 from trajload.deltas import seconds_to_ns
 from trajload.errors import ConfigError, ManifestError
+from trajload.reprs import short_repr
 from trajload.types import Modality
 from trajload.window import Pad, Window
 
@@ -111,6 +112,8 @@ class StreamSpec:
                 raise ConfigError(
                     f"dtype of stream {self.name!r} is {self.dtype!r}: expected a NumPy dtype name, 'str' or 'json'."
                 ) from err
+
+    __repr__ = short_repr
 
     @property
     def is_video(self) -> bool:
@@ -209,6 +212,8 @@ class StreamRequest:
         check_bool("age", self.age)
         seconds_to_ns("offset_s", self.offset_s)
 
+    __repr__ = short_repr
+
     @property
     def offset_ns(self) -> int:
         return seconds_to_ns("offset_s", self.offset_s)
@@ -224,7 +229,7 @@ class StreamRequest:
         return out
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Image(StreamRequest):
     """A picture stream (video or images, rgb or depth), delivered as (B, T, C, H, W).
 
@@ -263,7 +268,7 @@ class Image(StreamRequest):
         return out
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Signal(StreamRequest):
     """A low-dimensional stream (proprioception, action, reward, ...), delivered as (B, T, D) in its stored dtype."""
 

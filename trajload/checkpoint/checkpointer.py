@@ -31,6 +31,7 @@ from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
     from trajload.checkpoint.entries import Commit
+    from trajload.checkpoint.store import Store
 
 __all__ = ["Checkpointer"]
 
@@ -112,10 +113,8 @@ class Checkpointer:
         self._outcomes = Outcomes(max_aborted)
         self._stats = self._outcomes.stats
         self._structure: dict[str, str] | None = None
-        self._topics = 0
-        self._is_closed = False
+        self._topics, self._is_closed, self._knows_store = 0, False, False
         self._pid = os.getpid()
-        self._knows_store = False
         self.run_id = run_id or uuid.uuid4().hex
         self.resumed_from: str | None = None
         """Digest of the commit that this run went on from."""
@@ -125,11 +124,11 @@ class Checkpointer:
     # ---- the store ----
 
     @property
-    def store(self) -> Any:
-        """The opened `Store`: its commits, pins and promotions."""
+    def store(self) -> Store:
+        """Commits, pins and promotions; opened for writing."""
         return self._open()
 
-    def _open(self) -> Any:
+    def _open(self) -> Store:
         self._check_open()
         if self._saver is None:
             store = self._hold.open(self._topic("open"))
@@ -390,9 +389,11 @@ class Checkpointer:
         if self._group.rank != 0:
             return None
         store = self._open()
-        copied: Commit = store.promote(store.pick(at), open_store(to, create=True, take_over=False))
-        return copied
+        return store.promote(store.pick(at), open_store(to, create=True, take_over=False))
 
     def stats(self) -> dict[str, Any]:
         """Return what saving has cost: counts, seconds that training was blocked, bytes written and not written again."""
         return self._stats.to_json()
+
+    def __repr__(self) -> str:
+        return f"<Checkpointer {self._hold.name!r}: {', '.join(self._whole.names)}; {self._clock.every}, {self._keep}>"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import index
 
 from trajload.errors import ConfigError
+from trajload.reprs import short_repr
 
 __all__ = ["Clock", "Every"]
 
@@ -33,6 +34,8 @@ class Every:
         seconds = self.seconds
         if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
             raise ConfigError(f"Every(seconds={seconds!r}) is invalid: expected a time above 0 s, or None.")
+
+    __repr__ = short_repr
 
 
 class Clock:
