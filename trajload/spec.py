@@ -117,6 +117,7 @@ class StreamSpec:
 
     @property
     def is_video(self) -> bool:
+        """True for mp4 and mkv, of rgb or depth."""
         return self.encoding in VIDEO_ENCODINGS
 
     @property
