@@ -99,9 +99,9 @@ def build_app() -> typer.Typer:
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     for name in panels:
         if name in COMMANDS:
-            command, panel = COMMANDS[name], panels[name]
-            about = {"help": _flow(command.__doc__), "rich_help_panel": panel}
-            app.command(name, no_args_is_help=name != "demo", **about)(command)
+            command, is_asked = COMMANDS[name], name != "demo"
+            about = _flow(command.__doc__)
+            app.command(name, help=about, no_args_is_help=is_asked, rich_help_panel=panels[name])(command)
             continue
         text, commands = GROUPS[name]
         group = typer.Typer(name=name, help=_flow(text), no_args_is_help=True, rich_markup_mode="rich")
