@@ -79,10 +79,9 @@ class Run:
         """Train up to `until` updates; return of each what must be equal in a run that continues."""
         rows = []
         for batch in self.loader:
-            values: dict[str, torch.Tensor] = batch
-            x = torch.cat([values["state"], values["action"]], -1)[:, :-1]
+            x = torch.cat([batch["state"], batch["action"]], -1)[:, :-1]
             noise = np.random.standard_normal(x.shape).astype(np.float32)  # noqa: NPY002
-            change = values["state"][:, 1:] - values["state"][:, :-1]
+            change = batch["state"][:, 1:] - batch["state"][:, :-1]
             loss = (self.model(x + 0.01 * torch.from_numpy(noise)) - change).square().mean()
             self.optimizer.zero_grad()
             loss.backward()

@@ -40,7 +40,7 @@ def record(episode: int) -> tuple[dict[str, object], np.ndarray]:
     x, y = 32 + 20 * np.cos(angle), 24 + 14 * np.sin(angle)
     columns, rows = np.meshgrid(np.arange(64), np.arange(48))
     is_dot = (columns - x[:, None, None]) ** 2 + (rows - y[:, None, None]) ** 2 < 5**2
-    camera = np.where(is_dot[..., None], np.uint8([240, 90, 40]), np.uint8([30, 40, 60]))
+    camera = np.where(is_dot[..., None], [240, 90, 40], [30, 40, 60]).astype(np.uint8)
     action = np.stack([np.gradient(x), np.gradient(y)], axis=1).astype(np.float32)
     imu_ns = np.arange(0, num_steps * 50_000_000, 10_000_000, dtype=np.int64)  # int64 nanoseconds, from step 0 on
     imu = np.stack([np.sin(imu_ns / 1e9), np.cos(imu_ns / 1e9), np.full(len(imu_ns), 9.81)], axis=1)

@@ -15,6 +15,7 @@ import numpy as np
 from trajload.checks import check_bool, check_choice
 from trajload.deltas import seconds_to_ns
 from trajload.errors import ConfigError, ManifestError
+from trajload.reprs import short_repr
 from trajload.types import Modality
 from trajload.window import Pad, Window
 
@@ -112,8 +113,11 @@ class StreamSpec:
                     f"dtype of stream {self.name!r} is {self.dtype!r}: expected a NumPy dtype name, 'str' or 'json'."
                 ) from err
 
+    __repr__ = short_repr
+
     @property
     def is_video(self) -> bool:
+        """True for mp4 and mkv, of rgb or depth."""
         return self.encoding in VIDEO_ENCODINGS
 
     @property
@@ -209,6 +213,8 @@ class StreamRequest:
         check_bool("age", self.age)
         seconds_to_ns("offset_s", self.offset_s)
 
+    __repr__ = short_repr
+
     @property
     def offset_ns(self) -> int:
         return seconds_to_ns("offset_s", self.offset_s)
@@ -224,7 +230,7 @@ class StreamRequest:
         return out
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Image(StreamRequest):
     """A picture stream (video or images, rgb or depth), delivered as (B, T, C, H, W).
 
@@ -263,7 +269,7 @@ class Image(StreamRequest):
         return out
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Signal(StreamRequest):
     """A low-dimensional stream (proprioception, action, reward, ...), delivered as (B, T, D) in its stored dtype."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from trajload.checks import check_choice
 from trajload.deltas import NO_DELTAS, Deltas, delta_indices, delta_timestamps, seconds_to_ns
 from trajload.errors import ConfigError
+from trajload.reprs import short_repr
 
 __all__ = ["Pad", "Window"]
 
@@ -68,6 +69,8 @@ class Window:
             raise ConfigError(
                 f"Window(delta_tolerance_s={self.delta_tolerance_s!r}) is invalid: expected seconds >= 0."
             )
+
+    __repr__ = short_repr
 
     @property
     def span(self) -> int:

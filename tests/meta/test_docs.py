@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 DOCS = REPO / "docs"
-PAGES = sorted([REPO / "README.md", *(p for p in DOCS.rglob("*.md"))])
+PAGES = sorted([*REPO.glob("*.md"), *DOCS.rglob("*.md")])
 NOTES = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
 _BLOCK = re.compile(r"(?P<before>[^\n]*)\n(?P<indent> *)```python\n(?P<code>.*?)\n *```", re.DOTALL)
@@ -89,6 +91,20 @@ def test_documentation_of_the_site_is_complete() -> None:
     there = {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md") if p not in NOTES}
     assert there - listed == set(), "pages that mkdocs.yml does not list"
     assert listed - there == set(), "entries of mkdocs.yml without a page"
+
+
+def test_home_page_leads_to_every_page() -> None:
+    """Who reads the documentation in the repository, without the site's navigation, finds every page from its index."""
+    targets = {m["target"] for m in _LINK.finditer((DOCS / "index.md").read_text(encoding="utf-8"))}
+    there = {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md") if p not in NOTES}
+    assert there - targets == {"index.md"}
+
+
+def test_decision_notes_are_listed() -> None:
+    """The index of the notes names each of them with its title, as `scripts/list-decisions` writes it."""
+    command = [sys.executable, str(REPO / "scripts" / "list-decisions"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_page_mentions_an_absolute_path_of_this_machine() -> None:

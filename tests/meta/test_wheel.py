@@ -32,5 +32,5 @@ def test_wheel_ships_the_package_its_types_and_its_licence(tmp_path: Path) -> No
     assert {n.split("/")[0] for n in names if not n.startswith("trajload-")} == {"trajload"}
     assert "trajload = trajload.cli:main" in scripts
     assert "Requires-Python: >=3.10" in metadata
-    for extra in ("lerobot", "s3", "hdf5", "zarr", "runs", "ray", "view", "lightning", "dev", "bench", "docs"):
+    for extra in ("lerobot", "s3", "hdf5", "zarr", "ray", "lightning", "trainers", "dev", "bench", "docs"):
         assert f"Provides-Extra: {extra}" in metadata

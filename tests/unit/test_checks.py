@@ -159,7 +159,7 @@ def test_a_writer_of_one_stream_takes_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "hint"),
     [
-        ("set/1.0.0/set-train.tfrecord-00000-of-00128", "TFRecord files (RLDS) are not read in place yet"),
+        ("set/1.0.0/set-train.tfrecord-00000-of-00128", "TFRecord files (RLDS) are not read in place"),
         ("a.hdf5", "HDF5 files are not"),
         ("replay.zarr/.zgroup", "Zarr stores are not"),
         ("run/a.mcap", "MCAP files are not"),
@@ -171,7 +171,7 @@ def test_a_folder_of_another_layout_is_named(tmp_path: Path, file: str, hint: st
     """With the way to bring it in."""
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).touch()
-    with pytest.raises(ConfigError, match=re.escape(hint) + r".*write their episodes with tl\.Writer"):
+    with pytest.raises(ConfigError, match=re.escape(hint) + r".*write their episodes once with tl\.Writer"):
         tl.open(tmp_path)
 
 

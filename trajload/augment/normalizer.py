@@ -73,6 +73,10 @@ class Normalizer:
         self.origin = dict(origin or {})
         """For each stream: 'stored' or 'measured'."""
 
+    def __repr__(self) -> str:
+        how = ", ".join(f"{name!r} by {scale.method}" for name, scale in self.streams.items())
+        return f"<Normalizer {how}; statistics of dataset {self.data_digest[:12]}…>"
+
     # ---- where it comes from ----
 
     @classmethod

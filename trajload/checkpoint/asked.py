@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trajload.checkpoint.entries import Keep
+from trajload.checkpoint.every import Clock
 from trajload.checkpoint.group import Group
+from trajload.checkpoint.hold import Hold
 from trajload.checkpoint.opening import open as open_store
 from trajload.checkpoint.outcomes import Outcomes
 from trajload.checkpoint.saving import Saved
+from trajload.checkpoint.whole import Whole
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
@@ -21,6 +25,10 @@ class CheckpointerFacts:
 
     _group: Group
     _outcomes: Outcomes
+    _hold: Hold
+    _whole: Whole
+    _clock: Clock
+    _keep: Keep
 
     def _open(self) -> Any:
         raise NotImplementedError
@@ -47,3 +55,6 @@ class CheckpointerFacts:
     def stats(self) -> dict[str, Any]:
         """Return what saving has cost: counts, seconds that training was blocked, bytes written and not written again."""
         return self._outcomes.stats.to_json()
+
+    def __repr__(self) -> str:
+        return f"<Checkpointer {self._hold.name!r}: {', '.join(self._whole.names)}; {self._clock.every}, {self._keep}>"

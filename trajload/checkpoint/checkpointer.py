@@ -31,7 +31,7 @@ from trajload.errors import CheckpointError, ConfigError
 from trajload.types import PathLikeStr
 
 if TYPE_CHECKING:
-    pass
+    from trajload.checkpoint.store import Store
 
 __all__ = ["Checkpointer"]
 
@@ -121,10 +121,8 @@ class Checkpointer(CheckpointerFacts):
         self._exposure = Exposure()
         self._stats = self._outcomes.stats
         self._structure: dict[str, str] | None = None
-        self._topics = 0
-        self._is_closed = False
+        self._topics, self._is_closed, self._knows_store = 0, False, False
         self._pid = os.getpid()
-        self._knows_store = False
         self.run_id = run_id or uuid.uuid4().hex
         self.resumed_from: str | None = None
         """Digest of the commit that this run went on from."""
@@ -134,11 +132,11 @@ class Checkpointer(CheckpointerFacts):
     # ---- the store ----
 
     @property
-    def store(self) -> Any:
-        """The opened `Store`: its commits, pins and promotions."""
+    def store(self) -> Store:
+        """Commits, pins and promotions; opened for writing."""
         return self._open()
 
-    def _open(self) -> Any:
+    def _open(self) -> Store:
         self._check_open()
         if self._saver is None:
             store = self._hold.open(self._topic("open"))

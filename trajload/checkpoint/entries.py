@@ -10,6 +10,7 @@ from typing import Any
 
 from trajload.checkpoint.digests import is_digest
 from trajload.errors import CheckpointCorruptError, ConfigError
+from trajload.reprs import short_repr
 
 __all__ = ["Commit", "Fault", "FileEntry", "Keep", "PartSummary", "check_path"]
 
@@ -235,6 +236,8 @@ class Keep:
             if found is None:
                 raise ConfigError(f"best is {self.best!r}: expected 'min:<metric>' or 'max:<metric>', or None.")
             object.__setattr__(self, "_metric", (found["way"] == "min", found["metric"]))
+
+    __repr__ = short_repr
 
     @property
     def metric(self) -> tuple[bool, str] | None:

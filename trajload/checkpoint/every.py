@@ -10,6 +10,7 @@ from operator import index
 
 from trajload.checkpoint.catalog import MAX_SEQ
 from trajload.errors import ConfigError
+from trajload.reprs import short_repr
 
 __all__ = ["Clock", "Every"]
 
@@ -34,6 +35,8 @@ class Every:
         seconds = self.seconds
         if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
             raise ConfigError(f"Every(seconds={seconds!r}) is invalid: expected a time above 0 s, or None.")
+
+    __repr__ = short_repr
 
 
 class Clock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from typing import Any
 
@@ -40,6 +41,11 @@ class Hold:
         self._told: set[str] = set()
         self._tidying: Background[None] = Background("trajload-retention")
         self.is_open = False
+
+    @property
+    def name(self) -> str:
+        """Of the store, for messages."""
+        return str(self._where.name if hasattr(self._where, "newest") else os.fspath(self._where))
 
     def look(self, *, create: bool) -> Any:
         """Return the store without taking it for writing."""

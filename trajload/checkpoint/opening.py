@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trajload.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from trajload.checkpoint.store import Store
 
 __all__ = ["open"]
 
 
-def open(root: Any, *, create: bool = False, take_over: bool = True) -> Any:
+def open(root: Any, *, create: bool = False, take_over: bool = True) -> Store:
     """Return the store at `root`: a folder, a URL of an object store (`s3://bucket/prefix`), or a store, as it is.
 
     Args:
@@ -24,7 +27,7 @@ def open(root: Any, *, create: bool = False, take_over: bool = True) -> Any:
         CheckpointError: There is no store and `create` is off, or what stands there is something else.
     """
     if hasattr(root, "newest") and hasattr(root, "commit"):
-        return root
+        return cast("Store", root)
     if not isinstance(root, (str, os.PathLike)):
         raise ConfigError(f"store={root!r} is unusable: expected a folder, a URL, or a trajload.checkpoint.Store.")
     where = os.fspath(root)
@@ -38,6 +41,6 @@ def open(root: Any, *, create: bool = False, take_over: bool = True) -> Any:
                 "stores on object storage need obstore; run: pip install 'trajload[s3]'"
             ) from err
         return ObjectStore.open(where, create=create, take_over=take_over)
-    from trajload.checkpoint.store import Store
+    from trajload.checkpoint.store import Store as LocalStore
 
-    return Store(where.removeprefix("file://"), create=create)
+    return LocalStore(where.removeprefix("file://"), create=create)

@@ -88,6 +88,9 @@ class Store:
         self._verified: set[str] = set()
         self._probed = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
     @property
     def name(self) -> str:
         """For messages: the folder."""

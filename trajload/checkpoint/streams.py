@@ -58,6 +58,9 @@ class Streams:
         """Of all streams that `state_dict` holds now, for messages and audits."""
         return sorted(_names(self.state_dict()))
 
+    def __repr__(self) -> str:
+        return f"Streams({', '.join(f'{name}={type(own).__name__}' for name, own in self._own.items())})"
+
     def registered(self) -> list[Any]:
         """Return the generators of one's own."""
         return list(self._own.values())

@@ -77,6 +77,11 @@ class Whole:
             self.own[RNG] = rng
         check_names({**self.state, **self.own})
 
+    @property
+    def names(self) -> list[str]:
+        """Of the components, in the order in which they were given."""
+        return [*self.state, *self.own]
+
     def about(self) -> dict[str, Any]:
         """Return what the commit record says of the components."""
         return {"state": sorted(self.state), "rank_state": sorted(self.own.keys() - {RNG}), "rng": self._has_rng}

@@ -54,6 +54,15 @@ GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
 }
 """Name → (help, its commands)."""
 
+PANELS = {
+    "Begin": ("demo",),
+    "Look at a dataset, and check it": ("inspect", "doctor", "verify", "view"),
+    "Write a dataset": ("convert", "rebalance", "tune-encoding"),
+    "Look into a training": ("replay", "order", "checkpoints"),
+    "Measure": ("bench", "profile"),
+}
+"""How `trajload --help` groups the commands."""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -87,13 +96,18 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    for name, command in COMMANDS.items():
-        app.command(name, help=_flow(command.__doc__), no_args_is_help=name != "demo")(command)
-    for name, (text, commands) in GROUPS.items():
+    panels = {name: panel for panel, names in PANELS.items() for name in names}
+    for name in panels:
+        if name in COMMANDS:
+            command, is_asked = COMMANDS[name], name != "demo"
+            about = _flow(command.__doc__)
+            app.command(name, help=about, no_args_is_help=is_asked, rich_help_panel=panels[name])(command)
+            continue
+        text, commands = GROUPS[name]
         group = typer.Typer(name=name, help=_flow(text), no_args_is_help=True, rich_markup_mode="rich")
         for command_name, command in commands.items():
             group.command(command_name, help=_flow(command.__doc__), no_args_is_help=True)(command)
-        app.add_typer(group)
+        app.add_typer(group, rich_help_panel=panels[name])
     return app
 
 

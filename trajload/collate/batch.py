@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import xxhash
@@ -48,6 +48,10 @@ class Batch(dict[str, "torch.Tensor | list[Any]"]):
         super().__init__(values)
         self.train_step = train_step
         self._refs: tuple[WindowRef, ...] | RefsBuilder = refs if callable(refs) else tuple(refs)
+
+    if TYPE_CHECKING:
+        # A key decides whether a tensor or a list stands there, which no type says: Any spares users a cast at each use.
+        def __getitem__(self, key: str, /) -> Any: ...
 
     def __missing__(self, key: object) -> NoReturn:
         raise KeyError(f"{key!r} is not in this batch: it has {', '.join(self)}")

@@ -118,7 +118,7 @@ def convert(
     rate = _step_rate(dataset)
     job = _Job(dataset, reencode, rate)
     report = ConvertReport(out=str(out), source=dataset.path, kind=dataset.kind)
-    report.notes = [note.to_json() for note in getattr(dataset, "notes", [])]
+    report.notes = [note.to_json() for note in dataset.notes]
     specs = [native_spec(spec, encode_of(spec, reencode)) for spec in dataset.streams.values()]
     about = {
         **(provenance or {}),

@@ -99,7 +99,7 @@ def _take_notes(dataset: Dataset, found: Collector) -> None:
     """Pass on what the source noticed while opening: a camera without files, counts that disagree."""
     if dataset.num_episodes == 0:
         found.add("error", "no-episodes", f"dataset {dataset.name!r} has no episode.", "There is nothing to train on.")
-    for remark in getattr(dataset, "notes", ()):
+    for remark in dataset.notes:
         found.add(
             "warning",
             f"source-{remark.kind}",

@@ -104,6 +104,9 @@ class TrajDataLoader(DataLoader["Batch"]):
             **options,
         )
 
+    def __repr__(self) -> str:
+        return f"<TrajDataLoader of {self._loader!r}: {len(self)} train_steps a pass, num_workers={self.num_workers}>"
+
     @property
     def loader(self) -> Loader:
         """What makes the batches."""

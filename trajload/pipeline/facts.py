@@ -102,6 +102,7 @@ class LoaderFacts:
 
     @property
     def global_batch_size(self) -> int:
+        """Windows of a train_step over all ranks."""
         return self._engine.sampler.global_batch_size
 
     @property

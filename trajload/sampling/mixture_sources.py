@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trajload.errors import ConfigError, at
+from trajload.reprs import short_repr
 from trajload.sampling.cells import check_stretch_steps
 from trajload.sampling.mixture import By, check_by, source_seed
 from trajload.sampling.orders import OrderConfig
@@ -67,6 +68,8 @@ class Source:
                     f"Source(rename={{{own!r}: {key!r}}}) is unusable: expected own stream name → batch key."
                 )
         object.__setattr__(self, "rename", dict(self.rename))
+
+    __repr__ = short_repr
 
 
 class Mixture:

@@ -132,6 +132,9 @@ class Writer:
         self._open: ShardWriter | None = None
         self._state = "open"
 
+    def __repr__(self) -> str:
+        return f"<Writer {str(self.path)!r} ({self._state}): {len(self._keys)} episodes, streams {', '.join(self._streams)}>"
+
     # ---- opening ----
 
     def _check_append(

@@ -14,6 +14,7 @@ from trajload.checks import did_you_mean, quoted
 from trajload.errors import ConfigError, SourceError, WindowError
 from trajload.refs import Track
 from trajload.sources.columns import ArrayColumns, ClockColumns
+from trajload.sources.notes import Note
 from trajload.spec import StreamSpec
 from trajload.storage import ByteStore
 from trajload.types import Int8Array, Int64Array
@@ -57,9 +58,12 @@ class Dataset(ABC):
     """Nominal rate of the step clock."""
     store: ByteStore
     """Where the files that tracks name are read from."""
+    notes: Sequence[Note] = ()
+    """What the metadata say otherwise than the files, and what was left out; empty for native datasets."""
 
     @property
     def num_episodes(self) -> int:
+        """Episodes; `len(dataset)` too."""
         return len(self.num_steps_E)
 
     @property
@@ -162,6 +166,28 @@ class Dataset(ABC):
             f"<{type(self).__name__} {self.name!r} ({self.kind}): {self.num_episodes} episodes, {self.num_steps} steps, "
             f"streams {', '.join(self.streams)}>"
         )
+
+    def __str__(self) -> str:
+        """Return a few lines: what the dataset is, and each stream with its modality, dtype, shape of a row, rate and encoding."""
+        rate = "" if self.step_rate_hz is None else f" at {self.step_rate_hz:g} Hz"
+        rows = [_told(spec) for spec in self.streams.values()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        head = (
+            f"{self.name!r} ({self.kind}): {self.num_episodes} episodes, {self.num_steps} steps{rate}, in {self.path}"
+        )
+        notes = [f"{len(self.notes)} notes on what the files lack or say otherwise: see .notes"] if self.notes else []
+        return "\n".join([head, *(f"  {line}" for line in lines), *notes])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show `str(dataset)` in notebooks."""
+        printer.text(str(self))
+
+
+def _told(spec: StreamSpec) -> tuple[str, ...]:
+    rate = "" if spec.rate_hz is None else f"{spec.rate_hz:g} Hz"
+    clock = f"own clock {rate}".rstrip() if spec.clock == "clocked" else "each step"
+    return spec.name, str(spec.modality), spec.dtype, str(spec.shape), clock, spec.encoding
 
 
 def episode_offsets(num_steps_E: Sequence[int] | Int64Array) -> Int64Array:

@@ -18,12 +18,12 @@ from trajload.sources.index_cache import IndexCache, default_cache_dir
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable, read_episodes
 from trajload.sources.lerobot_files import dataset_digest, present_data, present_video, scan_files
 from trajload.sources.lerobot_meta import LeRobotInfo, read_info, read_json, read_tasks
-from trajload.sources.lerobot_notes import Note
 from trajload.sources.lerobot_rows import ImageRows, NumericRows, TaskRows, TextRows
 from trajload.sources.lerobot_streams import Probe, StreamColumn, plan_streams
 from trajload.sources.lerobot_times import StepTimes
 from trajload.sources.lerobot_totals import total_notes
 from trajload.sources.lerobot_video import EpisodeVideos
+from trajload.sources.notes import Note
 from trajload.sources.parquet import DEFAULT_CACHE_BYTES, ParquetTables, open_parquet, pyarrow_parquet
 from trajload.spec import StreamSpec
 from trajload.storage import LocalStore

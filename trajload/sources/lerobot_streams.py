@@ -14,8 +14,8 @@ from typing import Any, Literal
 from trajload.errors import DecodeError, SourceError, TrajloadError
 from trajload.refs import VideoIndex
 from trajload.sources.lerobot_meta import Feature, LeRobotInfo
-from trajload.sources.lerobot_notes import Note
 from trajload.sources.lerobot_video import frame_times_s
+from trajload.sources.notes import Note
 from trajload.sources.parquet_columns import ColumnType, column_type
 from trajload.spec import RESERVED_NAMES, Encoding, StreamSpec
 from trajload.types import Modality

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from trajload.sources.lerobot_meta import LeRobotInfo
-from trajload.sources.lerobot_notes import Note
+from trajload.sources.notes import Note
 from trajload.types import Int64Array
 
 __all__ = ["total_notes"]

@@ -14,7 +14,7 @@ from trajload.errors import SourceError, at
 from trajload.refs import VideoIndex, VideoTrack
 from trajload.sources.index_cache import IndexCache
 from trajload.sources.lerobot_episodes import EpisodesV3, EpisodeTable
-from trajload.sources.lerobot_notes import Note
+from trajload.sources.notes import Note
 from trajload.storage.local import check_inside
 from trajload.storage.locks import ForkLock
 from trajload.types import Int64Array

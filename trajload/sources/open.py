@@ -105,7 +105,9 @@ def _unknown(path: Path) -> ConfigError | SourceError:
     elif path.name in ("meta", "data", "videos") and _is_dataset(path.parent):
         hint = f" Did you mean {str(path.parent)!r}?"
     elif foreign := _foreign(path):
-        hint += f" {foreign} are not read in place yet; write their episodes with tl.Writer."
+        hint += (
+            f" {foreign} are not read in place: write their episodes once with tl.Writer ('Bring your data' shows how)."
+        )
     more = f", and {len(found) - 8} more" if len(found) > 8 else ""
     return ConfigError(
         f"{str(path)!r} is no dataset of a known layout: {looked}; found {', '.join(found[:8])}{more}.{hint}"

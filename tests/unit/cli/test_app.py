@@ -13,7 +13,7 @@ import pytest
 
 import trajload as tl
 from trajload.cli import app
-from trajload.cli.app import COMMANDS, GROUPS
+from trajload.cli.app import COMMANDS, GROUPS, PANELS
 from trajload.cli.output import plural, size
 
 # Rich, which draws help, takes ids of styles from the global generator of `random`.
@@ -44,6 +44,11 @@ def test_commands_are_these() -> None:
 
 
 IN_GROUPS = [f"{group} {command}" for group, (_, commands) in GROUPS.items() for command in commands]
+
+
+def test_every_command_stands_in_one_group_of_the_help() -> None:
+    """One that does not would not be there at all."""
+    assert sorted(name for names in PANELS.values() for name in names) == sorted([*COMMANDS, *GROUPS])
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *GROUPS, *IN_GROUPS])
