@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from trajload.costs.machine import machine_facts
 
-__all__ = ["CpuTime", "cpu_times", "describe_machine", "memory_mb", "num_cpus"]
+__all__ = ["CpuTime", "cpu_times", "describe_machine", "memory_mb"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +38,6 @@ def cpu_times(threads: Iterable[tuple[int, int]]) -> dict[tuple[int, int], CpuTi
     return found
 
 
-def num_cpus() -> float:
-    """Return how many CPUs this process may use; containers and SLURM restrict them."""
-    number: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if quota != "max":
-            number = min(number, int(quota) / int(period))
-    except (OSError, ValueError):
-        pass
-    return number
-
-
 def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
     """Return resident memory now and at its peak, of this process and of others; zeros where the system does not tell.
 
@@ -70,4 +57,4 @@ def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
 
 def describe_machine() -> dict[str, Any]:
     """Return what figures depend on: system, CPUs, versions."""
-    return {**machine_facts(), "cpus": num_cpus()}
+    return machine_facts()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -14,6 +14,7 @@ from trajload.checks import check_choice, check_int, did_you_mean, quoted
 from trajload.collate.stream_slots import StreamLayout
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
+from trajload.machine import num_cpus
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
 from trajload.world import World
@@ -215,8 +216,7 @@ def make_transforms(
 def check_workers(num_workers: int | None) -> int:
     """Return the number of decoder threads."""
     if num_workers is None:
-        # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        return math.ceil(num_cpus())
     return check_int("num_workers", num_workers, 0, expected="an int of at least 0, or None for one per CPU")
 
 
