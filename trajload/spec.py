@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.checks import check_bool, check_choice
 from trajload.deltas import seconds_to_ns
 from trajload.errors import ConfigError, ManifestError
@@ -59,6 +60,7 @@ RESERVED_NAMES = frozenset(
 )
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamSpec:
     """One named track of one modality, as a manifest declares it."""
@@ -224,6 +226,7 @@ class StreamRequest:
         return out
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image(StreamRequest):
     """A picture stream (video or images, rgb or depth), delivered as (B, T, C, H, W).
@@ -263,6 +266,7 @@ class Image(StreamRequest):
         return out
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signal(StreamRequest):
     """A low-dimensional stream (proprioception, action, reward, ...), delivered as (B, T, D) in its stored dtype."""

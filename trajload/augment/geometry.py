@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.base import StepLayout, StreamTransform, check_probability, check_size
 from trajload.augment.contract import Layout, WindowDict
 from trajload.decode.resize import PictureFilter, nearest_indices
@@ -19,6 +20,7 @@ from trajload.types import NDArray
 __all__ = ["RandomCrop", "RandomFlip", "Resize"]
 
 
+@explains_calls
 @dataclass(frozen=True)
 class RandomCrop(StreamTransform):
     """Cut a rectangle at a random place, the same relative place in all frames and cameras of a window.
@@ -87,6 +89,7 @@ class RandomCrop(StreamTransform):
         return window
 
 
+@explains_calls
 @dataclass(frozen=True)
 class RandomFlip(StreamTransform):
     """Mirror pictures left to right, and with them the signs of signals that point left or right.
@@ -159,6 +162,7 @@ class RandomFlip(StreamTransform):
         return window
 
 
+@explains_calls
 @dataclass(frozen=True)
 class Resize(StreamTransform):
     """Resize pictures, as `tl.Image(size=...)` does, at a place of your choice among the transforms.

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.contract import Layout, WindowDict
 from trajload.augment.measure import measure_stats, stored_stats
 from trajload.errors import ConfigError
@@ -48,6 +49,7 @@ class Scale:
         return np.array(self.center).reshape(self.shape), np.array(self.scale).reshape(self.shape)
 
 
+@explains_calls
 class Normalizer:
     """Scales signals to a common range and back, by the statistics of the data it was made from. Immutable.
 

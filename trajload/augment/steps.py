@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.base import StepLayout, StreamTransform, check_probability
 from trajload.augment.contract import WindowDict
 from trajload.errors import ConfigError
@@ -19,6 +20,7 @@ from trajload.types import BoolArray, Int64Array, Modality
 __all__ = ["ActionNoise", "FrameDrop"]
 
 
+@explains_calls
 @dataclass(frozen=True)
 class FrameDrop(StreamTransform):
     """Lose frames, as a busy camera does: a lost frame repeats the one before, or is masked.
@@ -79,6 +81,7 @@ def _last_kept(lost_T: BoolArray, is_pad_T: BoolArray) -> Int64Array:
     return source_T
 
 
+@explains_calls
 @dataclass(frozen=True)
 class ActionNoise(StreamTransform):
     """Add Gaussian noise to actions, drawn for each step and component. Steps that are padding stay as they are.

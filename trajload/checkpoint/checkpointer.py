@@ -11,6 +11,7 @@ from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint import facts
 from trajload.checkpoint.agree import agree
 from trajload.checkpoint.entries import Keep
@@ -37,6 +38,7 @@ __all__ = ["Checkpointer"]
 _log = logging.getLogger("trajload")
 
 
+@explains_calls
 class Checkpointer:
     """Saves a training state as one commit, and restores it.
 

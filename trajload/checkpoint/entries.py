@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.digests import is_digest
 from trajload.errors import CheckpointCorruptError, ConfigError
 
@@ -206,6 +207,7 @@ class Fault:
 _BEST = re.compile(r"(?P<way>min|max):(?P<metric>\S+)")
 
 
+@explains_calls
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Which commits retention leaves; all others go once the newest `last` have been verified.

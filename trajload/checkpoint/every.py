@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError
 
 __all__ = ["Clock", "Every"]
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Every:
     """A save is due as soon as any of these has passed since the last one; all None: only where `save` is called.

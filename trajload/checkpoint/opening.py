@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError, MissingDependencyError
 
 __all__ = ["open"]
 
 
+@explains_calls
 def open(root: Any, *, create: bool = False, take_over: bool = True) -> Any:
     """Return the store at `root`: a folder, a URL of an object store (`s3://bucket/prefix`), or a store, as it is.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError, at
 from trajload.sampling.cells import check_stretch_steps
 from trajload.sampling.mixture import By, check_by, source_seed
@@ -26,6 +27,7 @@ _MAX_NAME_BYTES = 64
 """Names stand in every state."""
 
 
+@explains_calls
 @dataclass(frozen=True, eq=False)
 class Source:
     """One dataset of a mixture. What is left out is taken from the Loader.
@@ -69,6 +71,7 @@ class Source:
         object.__setattr__(self, "rename", dict(self.rename))
 
 
+@explains_calls
 class Mixture:
     """Several datasets in given shares: pass it to `Loader` in place of a dataset.
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.checks import did_you_mean, quoted
 from trajload.errors import ConfigError
 from trajload.sampling.blocks import check_block_windows
@@ -79,6 +80,7 @@ class Shuffled(OrderConfig):
         return ShuffledOrder(inputs)
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True)
 class Interleaved(OrderConfig):
     """Each window once an epoch, mixed like a shuffle, neighbours used close together so that frames decode once.
@@ -140,6 +142,7 @@ class Interleaved2(Interleaved):
         return Interleaved2Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
 
 
+@explains_calls
 @dataclass(frozen=True)
 class Continuous(OrderConfig):
     """Row b of a batch continues row b of the batch before."""
@@ -150,6 +153,7 @@ class Continuous(OrderConfig):
         return ContinuousOrder(inputs)
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighted(OrderConfig):
     """Windows drawn with replacement, episodes by weight. The state records a digest of the weights.

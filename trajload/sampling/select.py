@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.checks import quoted
 from trajload.errors import ConfigError
 from trajload.rng import check_seed
@@ -98,6 +99,7 @@ def episodes_json(is_chosen_E: BoolArray) -> dict[str, Any]:
     return {"num_episodes": len(number_N), "digest": hashlib.sha256(number_N.astype("<i8").tobytes()).hexdigest()}
 
 
+@explains_calls
 def split(dataset: Dataset, parts: Mapping[str, float], *, seed: int = 0) -> dict[str, Int64Array]:
     """Return the episodes of each part, by a keyed hash of the episode's key: pass one to `Loader(episodes=...)`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from trajload.arguments import explains_calls
 from trajload.errors import TrajloadError
 from trajload.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
 from trajload.shards.index import ShardIndex
@@ -23,6 +24,7 @@ from trajload.types import PathLikeStr
 __all__ = ["Problem", "VerifyReport", "rebuild_index", "verify"]
 
 
+@explains_calls
 def verify(path: PathLikeStr, *, deep: bool = True, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Compare a dataset of trajload's own format with its manifest and indexes.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.checks import check_int
 from trajload.errors import ConfigError, ShardError, at
 from trajload.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, canonical_json, read_manifest, sha256_hex
@@ -47,6 +48,7 @@ def _rate(value: int | float | Fraction | str | None) -> Fraction | None:
     return rate
 
 
+@explains_calls
 class Writer:
     """Writes a dataset of trajload's own format; a context manager.
 

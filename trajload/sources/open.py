@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError, SourceError
 from trajload.sources.base import Dataset
 from trajload.types import PathLikeStr
@@ -18,6 +19,7 @@ __all__ = ["open"]
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
+@explains_calls
 def open(
     path_or_url: PathLikeStr,
     *,
