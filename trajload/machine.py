@@ -1,16 +1,49 @@
-"""What this process may take of the machine: memory and CPUs, as the kernel and its control groups (v1 and v2) have it."""
+"""What this process may take of the machine, and what its threads took: as the kernel and control groups (v1, v2) have it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["free_memory", "num_cpus", "total_memory"]
+__all__ = ["CpuTime", "cpu_times", "free_memory", "num_cpus", "total_memory"]
+
+_Pid = TypeVar("_Pid", int, str)
 
 _NO_LIMIT = 1 << 60
 """Groups of version 1 write a number near 2**63 for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """Of one thread."""
+
+    ran_s: float
+    queued_s: float
+    """Ready to run, but other threads had the CPUs; 0 where the system does not tell."""
+
+    def since(self, before: CpuTime) -> CpuTime:
+        """Return the time between two readings."""
+        return CpuTime(self.ran_s - before.ran_s, self.queued_s - before.queued_s)
+
+
+def cpu_times(threads: Iterable[tuple[_Pid, int]]) -> dict[tuple[_Pid, int], CpuTime]:
+    """Return what each (process, thread) has used so far, for those that still run: Linux only.
+
+    A process is given by its number, or as "self".
+    """
+    found = {}
+    for pid, thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                ran_ns, queued_ns, _ = file.read().split()
+        except (OSError, ValueError):
+            continue
+        found[pid, thread] = CpuTime(int(ran_ns) / 1e9, int(queued_ns) / 1e9)
+    return found
 
 
 def free_memory(root: str = "/") -> int | None:

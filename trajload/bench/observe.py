@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trajload.bench.collector import CollectorWatch, Pause
-from trajload.bench.machine import CpuTime, cpu_times, memory_mb
+from trajload.bench.machine import memory_mb
 from trajload.errors import ConfigError
 from trajload.loader import Loader
-from trajload.machine import num_cpus
+from trajload.machine import CpuTime, cpu_times, num_cpus
 from trajload.pipeline.interpreter import GilProbe, GilUse
 from trajload.pipeline.stats_meter import Meter
 
