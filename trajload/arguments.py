@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, TypeVar
 
-from trajload.checks import did_you_mean, quoted
 from trajload.errors import ArgumentError
 from trajload.foreign_names import hint_for
 
@@ -83,6 +82,8 @@ def _answer(
     function: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], skips: int
 ) -> str:
     """Return what is wrong with a call, '' if that is not known."""
+    from trajload.checks import quoted  # NumPy with it, which a checkpoint store does without
+
     parameters = list(inspect.signature(function).parameters.values())[skips:]
     by_place = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -109,6 +110,8 @@ def _answer(
 
 def _unknown(call: str, unknown: Iterable[str], known: Iterable[str]) -> str:
     """Return a sentence for each unknown name, and what there is if for one of them nothing better is known."""
+    from trajload.checks import did_you_mean
+
     known = list(known)
     said, is_lost = [], False
     for name in unknown:

@@ -118,12 +118,16 @@ class RandomFlip(StreamTransform):
             raise ConfigError(
                 "RandomFlip(signs=...) needs one draw for the whole window: got per_frame or per_stream. Leave one out."
             )
+        if not isinstance(self.signs, Mapping):
+            raise ConfigError(
+                f"RandomFlip(signs={self.signs!r}) is invalid: expected a dict of stream to +1 or -1 per component."
+            )
         signs = {}
-        for name, values in self.signs.items():
-            values = tuple(values)
+        for name, given in self.signs.items():
+            values = tuple(given) if np.iterable(given) else ()
             if not values or any(isinstance(v, bool) or v not in (-1, 1) for v in values):
                 raise ConfigError(
-                    f"RandomFlip(signs) of stream {name!r} is {values!r}: expected +1 or -1 per component."
+                    f"RandomFlip(signs) of stream {name!r} is {given!r}: expected +1 or -1 per component."
                 )
             signs[name] = tuple(int(v) for v in values)
         object.__setattr__(self, "signs", signs)

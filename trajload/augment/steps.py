@@ -13,6 +13,7 @@ import numpy as np
 from trajload.arguments import explains_calls
 from trajload.augment.base import StepLayout, StreamTransform, check_probability
 from trajload.augment.contract import WindowDict
+from trajload.checks import check_choice
 from trajload.errors import ConfigError
 from trajload.spec import StreamSpec
 from trajload.types import BoolArray, Int64Array, Modality
@@ -43,8 +44,7 @@ class FrameDrop(StreamTransform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_probability(self.label, "p", self.p))
         self.set_streams(self.streams)
-        if self.mode not in ("repeat", "mask"):
-            raise ConfigError(f"FrameDrop(mode={self.mode!r}) is unknown: expected 'repeat' or 'mask'.")
+        check_choice("FrameDrop(mode)", self.mode, ("repeat", "mask"))
 
     def step_layout(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> StepLayout:
         return shape, dtype

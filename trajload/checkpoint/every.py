@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import index
 
 from trajload.arguments import explains_calls
+from trajload.checks import check_int, is_number
 from trajload.errors import ConfigError
 
 __all__ = ["Clock", "Every"]
@@ -30,10 +31,11 @@ class Every:
     def __post_init__(self) -> None:
         for name in ("steps", "epochs"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"Every({name}={value!r}) is invalid: expected a whole number from 1 on, or None.")
+            if value is not None:
+                expected = "a whole number from 1 on, or None"
+                object.__setattr__(self, name, check_int(f"Every({name})", value, 1, expected=expected))
         seconds = self.seconds
-        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
+        if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
             raise ConfigError(f"Every(seconds={seconds!r}) is invalid: expected a time above 0 s, or None.")
 
 

@@ -13,6 +13,8 @@ import threading
 from dataclasses import dataclass
 
 from trajload.checks import check_int
+from trajload.errors import ConfigError
+from trajload.machine import total_memory
 
 __all__ = ["Depth", "DepthControl", "Seen", "choose_depth", "next_depth"]
 
@@ -85,8 +87,14 @@ def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int, *, has
     Raises:
         ConfigError: Neither 'auto' nor a positive int.
     """
-    if prefetch != "auto":
+    if not isinstance(prefetch, str) or prefetch != "auto":
         depth = check_int("prefetch", prefetch, 1, expected="'auto' or an int of at least 1")
+        total = total_memory()
+        if total is not None and depth * batch_bytes > total:
+            raise ConfigError(
+                f"prefetch={depth} is too large: so many batches of {batch_bytes} bytes take {depth * batch_bytes} bytes, and "
+                f"this process may have {total}. Lower it, or leave it 'auto'."
+            )
         return Depth(depth, depth, "asked for")
     if num_workers == 0:
         return Depth(1, 1, "no workers")

@@ -51,7 +51,7 @@ class WorkerChoice:
     @classmethod
     def parse(cls, workers: str) -> WorkerChoice:
         """Return the choice, else raise ConfigError."""
-        if workers in ("threads", "auto"):
+        if isinstance(workers, str) and workers in ("threads", "auto"):
             return cls(workers)
         found = re.fullmatch(r"processes:([1-9][0-9]{0,3})", workers) if isinstance(workers, str) else None
         if found is None:

@@ -58,7 +58,13 @@ class Source:
         # A mixture may serve several loaders: iterators are read once, here.
         if not isinstance(self.streams, (str, Mapping)) and isinstance(self.streams, Iterable):
             object.__setattr__(self, "streams", tuple(self.streams))
-        if callable(self.transforms) or not isinstance(self.transforms, Iterable):
+        is_streams = isinstance(self.streams, (str, Mapping, Iterable)) and not hasattr(self.streams, "dtype")
+        if self.streams is not None and not is_streams:
+            raise ConfigError(
+                f"Source(streams={self.streams!r}) is unusable: expected a list of names, a dict, or None."
+            )
+        is_list = isinstance(self.transforms, Iterable) and not hasattr(self.transforms, "dtype")
+        if callable(self.transforms) or not is_list:
             raise ConfigError(f"Source(transforms={self.transforms!r}) is unusable: expected a list of transforms.")
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if not isinstance(self.rename, Mapping):

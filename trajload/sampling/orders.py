@@ -17,7 +17,7 @@ import numpy as np
 
 from trajload.arguments import explains_calls
 from trajload.checks import did_you_mean, quoted
-from trajload.errors import ConfigError
+from trajload.errors import ConfigError, described
 from trajload.sampling.blocks import check_block_windows
 from trajload.sampling.continuous import ContinuousOrder
 from trajload.sampling.interleaved import InterleavedOrder, check_lanes_per_row
@@ -182,7 +182,13 @@ class Weighted(OrderConfig):
             return self
         values = []
         for info in episodes():
-            value = self.episode_weights(info)
+            try:
+                value = self.episode_weights(info)
+            except Exception as err:
+                raise ConfigError(
+                    f"episode_weights failed for episode {info.index} ({info.key!r}): {described(err)}. Expected a function of "
+                    "EpisodeInfo that returns a number, or an array with one for each episode."
+                ) from err
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
                 raise ConfigError(
                     f"episode_weights gave {value!r} for episode {info.index} ({info.key!r}): expected a number >= 0."

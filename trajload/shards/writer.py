@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trajload.arguments import explains_calls
-from trajload.checks import check_int
+from trajload.checks import check_int, check_path
 from trajload.errors import ConfigError, ShardError, at
 from trajload.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, canonical_json, read_manifest, sha256_hex
 from trajload.manifest.files import write_manifest
@@ -89,7 +88,7 @@ class Writer:
             ConfigError: A bad argument; `path` already holds a dataset (without `append`), holds none (with it), or
                 another Writer is at work there.
         """
-        self.path = Path(path)
+        self.path = check_path("path", path)
         rate = _rate(step_rate_hz)
         self._shard_bytes = check_int("shard_bytes", shard_bytes, _MIN_SHARD_BYTES)
         try:
