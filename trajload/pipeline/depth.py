@@ -13,11 +13,11 @@ import threading
 from dataclasses import dataclass
 
 from trajload.checks import check_int
-from trajload.errors import ConfigError
-from trajload.machine import total_memory
 
 __all__ = ["Depth", "DepthControl", "Seen", "choose_depth", "next_depth"]
 
+_MAX_ASKED = 1 << 16
+"""Fewer than so many: a number with a slip in it would plan ahead without end."""
 _BYTES = 512 << 20
 _POOLED_BYTES = 128 << 20
 _SMALL_BYTES = 64 << 20
@@ -85,16 +85,10 @@ def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int, *, has
         has_pool: Whether the order has a block pool, which already holds the pictures of train_steps to come.
 
     Raises:
-        ConfigError: Neither 'auto' nor a positive int.
+        ConfigError: Neither 'auto' nor a positive int below 65,536.
     """
     if not isinstance(prefetch, str) or prefetch != "auto":
-        depth = check_int("prefetch", prefetch, 1, expected="'auto' or an int of at least 1")
-        total = total_memory()
-        if total is not None and depth * batch_bytes > total:
-            raise ConfigError(
-                f"prefetch={depth} is too large: so many batches of {batch_bytes} bytes take {depth * batch_bytes} bytes, and "
-                f"this process may have {total}. Lower it, or leave it 'auto'."
-            )
+        depth = check_int("prefetch", prefetch, 1, _MAX_ASKED, expected="'auto' or an int of at least 1")
         return Depth(depth, depth, "asked for")
     if num_workers == 0:
         return Depth(1, 1, "no workers")
