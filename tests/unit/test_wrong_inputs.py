@@ -173,3 +173,23 @@ def test_numbers_that_would_stop_the_machine_are_refused(demo_dataset: Path) -> 
         tl.Loader(demo_dataset, **usual, num_workers=10**6)
     with pytest.raises(ConfigError, match="prefetch=1000000000000 is too large: expected less than 65536"):
         tl.Loader(demo_dataset, **usual, prefetch=10**12)
+
+
+def test_settings_of_a_checkpointer_are_settings(tmp_path: Path) -> None:
+    """A number of steps or commits is told what it is."""
+    state = {"m": {"w": torch.zeros(1)}}
+    with pytest.raises(ConfigError, match=r"every=5 is unusable: .* Did you mean tl\.Every\(steps=5\)\?"):
+        tl.Checkpointer(tmp_path, state, every=5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"keep=5 is unusable: .* Did you mean tl\.Keep\(last=5\)\?"):
+        tl.Checkpointer(tmp_path, state, keep=5)  # type: ignore[arg-type]
+
+
+def test_what_torch_refuses_and_what_a_dataset_is_not(demo_dataset: Path) -> None:
+    """Options of a DataLoader; and a dataset in the place of one of torch."""
+    dataset = tl.open(demo_dataset)
+    with tl.Loader(dataset, window=tl.Window(), global_batch_size=2, streams=["action"]) as loader:
+        for options in ({"timeout": "x"}, {"prefetch_factor": 2}, {"persistent_workers": True}):
+            with pytest.raises(ConfigError, match="torch's DataLoader refuses its options"):
+                loader.as_dataloader(**options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a dataset is not indexed.*windows come from tl\.Loader"):
+        next(iter(torch.utils.data.DataLoader(dataset, batch_size=4, generator=torch.Generator())))  # type: ignore[arg-type]

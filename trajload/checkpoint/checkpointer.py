@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trajload.arguments import explains_calls
 from trajload.checkpoint import facts
 from trajload.checkpoint.agree import agree
-from trajload.checkpoint.entries import Keep
+from trajload.checkpoint.entries import Keep, check_keep
 from trajload.checkpoint.every import Clock, Every
 from trajload.checkpoint.group import find_group
 from trajload.checkpoint.hold import Hold
@@ -105,8 +105,8 @@ class Checkpointer:
             timeout_s=timeout_s,
         )
         self._whole = Whole(state, rng=rng, rank_state=rank_state)
-        self._clock = Clock(every or Every())
-        self._keep = keep or Keep()
+        self._clock = Clock(every)
+        self._keep = check_keep(keep)
         self._group = find_group(group)
         self._hold = Hold(store, self._group, timeout_s)
         self._saver: Saver | None = None

@@ -48,8 +48,11 @@ class Clock:
         [10, 20, 30]
     """
 
-    def __init__(self, every: Every, now: Callable[[], float] = time.monotonic) -> None:
-        self.every = every
+    def __init__(self, every: Every | None, now: Callable[[], float] = time.monotonic) -> None:
+        if every is not None and not isinstance(every, Every):
+            meant = f" Did you mean tl.Every(steps={every})?" if isinstance(every, int) else ""
+            raise ConfigError(f"every={every!r} is unusable: expected tl.Every(steps=...), or None.{meant}")
+        self.every = every or Every()
         self._now = now
         self._since = now()
         self._step = 0

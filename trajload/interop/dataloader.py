@@ -104,17 +104,22 @@ class TrajDataLoader(DataLoader["Batch"]):
         steps = TrainSteps(loader)
         if num_workers > 0:
             _check_sendable(steps)
-        super().__init__(
-            steps,
-            batch_size=None,
-            sampler=CursorSampler(loader, steps_per_epoch),
-            num_workers=num_workers,
-            collate_fn=_same,
-            # torch draws the seed of its workers, which nothing here uses, from the global generator if given no other:
-            # how often a loop is begun would then change what the model draws.
-            generator=torch.Generator(),
-            **options,
-        )
+        try:
+            super().__init__(
+                steps,
+                batch_size=None,
+                sampler=CursorSampler(loader, steps_per_epoch),
+                num_workers=num_workers,
+                collate_fn=_same,
+                # torch draws the seed of its workers, which nothing here uses, from the global generator if given no other:
+                # how often a loop is begun would then change what the model draws.
+                generator=torch.Generator(),
+                **options,
+            )
+        except (TypeError, ValueError) as err:
+            raise ConfigError(
+                f"torch's DataLoader refuses its options: {str(err).rstrip('.')}. Got {options!r}."
+            ) from err
 
     @property
     def loader(self) -> Loader:
