@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from os import PathLike, fspath
+from pathlib import Path
 
 import numpy as np
 
 from trajload.errors import ConfigError
 
-__all__ = ["check_bool", "check_choice", "check_int", "did_you_mean", "quoted"]
+__all__ = ["check_bool", "check_choice", "check_int", "check_path", "did_you_mean", "is_number", "quoted"]
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None, *, expected: str = "") -> int:
@@ -30,6 +32,11 @@ def check_int(name: str, value: object, low: int, high: int | None = None, *, ex
     return int(value)
 
 
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number; bools are none."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def check_bool(name: str, value: bool) -> bool:
     """Return `value` if it is a bool, else raise ConfigError: 'no' and None would count as one or the other."""
     if not isinstance(value, bool):
@@ -37,9 +44,16 @@ def check_bool(name: str, value: bool) -> bool:
     return value
 
 
+def check_path(name: str, value: object) -> Path:
+    """Return a path given as text or a path object, else raise ConfigError."""
+    if not isinstance(value, (str, PathLike)) or not isinstance(fspath(value), str) or not fspath(value):
+        raise ConfigError(f"{name}={value!r} is unusable: expected a path.")
+    return Path(fspath(value))
+
+
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise ConfigError unless `value` is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ConfigError(
             f"{name}={value!r} is unknown: expected one of {quoted(allowed)}.{did_you_mean(value, allowed)}"
         )

@@ -2,6 +2,7 @@
 
     TrajloadError
       ConfigError (ValueError)              bad argument or combination, found before any I/O
+        ArgumentError (TypeError)           a call with a name that the function does not take, or without one that it needs
       MissingDependencyError (ImportError)  an extra is not installed; the message gives the command
       ManifestError                         missing field, unknown version, digest mismatch
       ShardError
@@ -34,6 +35,7 @@ from typing import Any
 
 __all__ = [
     "AlignError",
+    "ArgumentError",
     "CheckpointAbortedError",
     "CheckpointCorruptError",
     "CheckpointError",
@@ -113,6 +115,10 @@ class TrajloadError(Exception):
 
 class ConfigError(TrajloadError, ValueError):
     """A bad argument or combination of arguments, found before any I/O."""
+
+
+class ArgumentError(ConfigError, TypeError):
+    """A call that does not fit its function: an argument it does not have, one missing, or one too many without a name."""
 
 
 class MissingDependencyError(TrajloadError, ImportError):

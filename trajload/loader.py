@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
+from trajload.arguments import explains_calls
 from trajload.augment.contract import Transform
 from trajload.collate.batch import Batch
 from trajload.decode.devices import DecodeMode
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 
+@explains_calls
 class Loader(LoaderFacts):
     """Batches of windows in an order that is a pure function of the train_step.
 
@@ -54,7 +56,7 @@ class Loader(LoaderFacts):
         streams: None for all; names; or name → `tl.Image(...)` / `tl.Signal(...)`.
         rank: Data-parallel rank; None takes it from `device_mesh`, else RANK and WORLD_SIZE of the environment, or 0 of 1.
         world_size: Number of data-parallel ranks. A rank gets a contiguous range of the batch's rows.
-        num_workers: Decoder threads. None: one per CPU this process may use, 0: everything in the calling thread.
+        num_workers: Decoder threads. None: one per CPU this process may use (sets and quotas count), 0: everything in the calling thread.
         num_readers: Threads that read bytes ahead (of each process) where reads are slow: more where one takes long to answer.
         workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
         worker_timeout_s: A worker process that makes no progress for so long is replaced; None: wait for ever.
@@ -196,11 +198,6 @@ class Loader(LoaderFacts):
             self._engine.stats.delivered()
             self._train_step = self._engine.seen.add(train_step)
 
-    @property
-    def claimed(self) -> int:
-        """Of the latest claim."""
-        return self._generation
-
     # ---- cursor and state ----
 
     def seek(self, train_step: int) -> None:
@@ -241,14 +238,6 @@ class Loader(LoaderFacts):
         self._engine.quarantine.load(state["quarantine"])
         self._rank_check.is_due = True
 
-    def stats(self) -> dict[str, Any]:
-        """Return where the time went: per stage and thread, consumer wait, queue, counts, prefetch depth and its reason."""
-        return {**self._engine.figures(self._train_step), "train_step": self._train_step}
-
-    def reset_stats(self) -> None:
-        """Start counting from zero."""
-        self._engine.stats.reset()
-
     def close(self) -> None:
         """Stop all threads and worker processes and close files. Idempotent; the loader may be iterated again afterwards."""
         self.claim()
@@ -280,10 +269,18 @@ class Loader(LoaderFacts):
         if self._rank_check.is_due:
             self._rank_check.by_itself(self.state_dict)
 
-    def as_dataloader(self, **options: Any) -> TrajDataLoader:
+    def as_dataloader(
+        self,
+        *,
+        num_workers: int = 0,
+        steps_per_epoch: int | None = None,
+        transform: Callable[[Batch], Any] | None = None,
+        **options: Any,
+    ) -> TrajDataLoader:
         """Return a `torch.utils.data.DataLoader` of these batches; see `trajload.interop.dataloader.TrajDataLoader`."""
         from trajload.interop.dataloader import TrajDataLoader
 
+        options |= {"num_workers": num_workers, "steps_per_epoch": steps_per_epoch, "transform": transform}
         return TrajDataLoader(self, **options)
 
     def as_map_dataset(self, *, steps_per_epoch: int | None = None) -> MapParts:

@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from trajload.checks import check_bool, check_choice
+from trajload.arguments import explains_calls
+from trajload.checks import check_bool, check_choice, is_number
 from trajload.deltas import seconds_to_ns
 from trajload.errors import ConfigError, ManifestError
 from trajload.reprs import short_repr
@@ -60,6 +61,7 @@ RESERVED_NAMES = frozenset(
 )
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamSpec:
     """One named track of one modality, as a manifest declares it."""
@@ -94,21 +96,39 @@ class StreamSpec:
         check_choice(f"encoding of stream {self.name!r}", self.encoding, get_args(Encoding))
         check_choice(f"clock of stream {self.name!r}", self.clock, get_args(Clock))
         try:
+            if isinstance(self.shape, (str, bytes, set, Mapping)):
+                raise TypeError
             object.__setattr__(self, "shape", tuple(index(n) for n in self.shape))
+            if any(n < 0 for n in self.shape):
+                raise TypeError
         except TypeError:
             raise ConfigError(
                 f"shape of stream {self.name!r} is {self.shape!r}: expected a tuple of ints, such as (7,) or ()."
             ) from None
         if self.names is not None:
+            if isinstance(self.names, (str, bytes, set, frozenset)) or not np.iterable(self.names):
+                raise ConfigError(
+                    f"names of stream {self.name!r} is {self.names!r}: expected a list of names, one for each component, or None."
+                )
             object.__setattr__(self, "names", tuple(str(n) for n in self.names))
+        if self.rate_hz is not None and not (is_number(self.rate_hz) and 0 < self.rate_hz < np.inf):
+            raise ConfigError(
+                f"rate_hz of stream {self.name!r} is {self.rate_hz!r}: expected a number above 0, or None."
+            )
+        if self.units is not None and not isinstance(self.units, str):
+            raise ConfigError(f"units of stream {self.name!r} is {self.units!r}: expected text such as 'm', or None.")
         if self.is_picture and len(self.shape) != 3:
             raise ConfigError(
                 f"shape of stream {self.name!r} is {self.shape}: expected (H, W, C) for encoding {self.encoding!r}."
             )
-        if self.dtype not in ("str", "json"):
+        if not isinstance(self.dtype, str) or self.dtype not in ("str", "json"):
             try:
-                np.dtype(self.dtype)
-            except TypeError as err:
+                if not isinstance(self.dtype, (str, np.dtype, type)):
+                    raise TypeError("it is no name of a dtype")
+                found = np.dtype(self.dtype)
+                if not isinstance(self.dtype, str):  # np.float32 and np.dtype("float32") mean their name
+                    object.__setattr__(self, "dtype", found.name)
+            except (TypeError, ValueError) as err:
                 raise ConfigError(
                     f"dtype of stream {self.name!r} is {self.dtype!r}: expected a NumPy dtype name, 'str' or 'json'."
                 ) from err
@@ -203,8 +223,7 @@ class StreamRequest:
         check_choice("on_miss", self.on_miss, get_args(Miss))
         check_choice("on_missing", self.on_missing, get_args(Missing))
         check_choice("on_bad_clock", self.on_bad_clock, get_args(BadClock))
-        is_number = isinstance(self.tolerance_s, (int, float, np.integer, np.floating))
-        if self.tolerance_s is not None and not (is_number and self.tolerance_s >= 0):
+        if self.tolerance_s is not None and not (is_number(self.tolerance_s) and self.tolerance_s >= 0):
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} is invalid: expected seconds >= 0, or None.")
         if self.tolerance_s and self.align in ("exact", "interval"):
             raise ConfigError(
@@ -230,6 +249,7 @@ class StreamRequest:
         return out
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Image(StreamRequest):
     """A picture stream (video or images, rgb or depth), delivered as (B, T, C, H, W).
@@ -248,7 +268,8 @@ class Image(StreamRequest):
         # super() without arguments does not work in a slots dataclass on Python 3.10
         StreamRequest.__post_init__(self)
         if self.size is not None:
-            size = tuple(self.size) if isinstance(self.size, Iterable) else (self.size,)
+            is_several = isinstance(self.size, Iterable) and getattr(self.size, "ndim", 1) == 1
+            size = tuple(self.size) if is_several else (self.size,)
             if len(size) != 2 or any(
                 isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in size
             ):
@@ -269,6 +290,7 @@ class Image(StreamRequest):
         return out
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Signal(StreamRequest):
     """A low-dimensional stream (proprioception, action, reward, ...), delivered as (B, T, D) in its stored dtype."""

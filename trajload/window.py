@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.checks import check_choice
 from trajload.deltas import NO_DELTAS, Deltas, delta_indices, delta_timestamps, seconds_to_ns
 from trajload.errors import ConfigError
@@ -18,6 +19,7 @@ __all__ = ["Pad", "Window"]
 Pad = Literal["none", "edge", "zero"]
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
     """Which steps are a training example: some around an *anchor* step, for all streams alike or for each its own.

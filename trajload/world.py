@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError
 
 __all__ = ["World"]
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
     """The data-parallel rank of this process and their number.

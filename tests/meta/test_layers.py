@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parents[2]
 PACKAGE = REPO / "trajload"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("checks", "errors", "jit", "machine", "reprs", "rng", "stop", "types"),
+    ("arguments", "checks", "errors", "foreign_names", "jit", "machine", "reprs", "rng", "stop", "types"),
     ("deltas", "window", "spec", "refs", "world"),
     ("storage",),
     ("manifest",),

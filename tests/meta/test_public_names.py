@@ -81,6 +81,7 @@ LOADER_ARGUMENTS = [
 
 ERRORS = [
     "AlignError",
+    "ArgumentError",
     "CheckpointAbortedError",
     "CheckpointCorruptError",
     "CheckpointError",

@@ -14,6 +14,7 @@ import pytest
 
 import trajload as tl
 from trajload.pipeline import auto
+from trajload.pipeline.interpreter import GilUse
 
 pytestmark = pytest.mark.multiproc
 
@@ -247,7 +248,6 @@ def test_auto_changes_over_without_a_gap(dataset: tl.Dataset, monkeypatch: pytes
     monkeypatch.setattr(auto, "_MEASURE_S", 0.0)
     monkeypatch.setattr(auto, "_MEASURE_BATCHES", 1)
     monkeypatch.setattr(auto, "verdict", lambda *_: ("processes:2", "auto: because"))
-    monkeypatch.setattr("trajload.pipeline.workers._num_cpus", lambda: 2)
     with tl.Loader(
         dataset, window=WINDOW, global_batch_size=4, streams=["action"], workers="auto", num_workers=2, **ALONE
     ) as loader:
@@ -261,17 +261,35 @@ def test_auto_changes_over_without_a_gap(dataset: tl.Dataset, monkeypatch: pytes
         assert (loader.stats()["workers"], loader.stats()["workers_why"]) == ("processes:2", "auto: because")
 
 
+FREE, HELD, SHORT = GilUse(100, 2, 0.0), GilUse(100, 90, 0.4), GilUse(2, 2, 0.1)
+
+
 @pytest.mark.parametrize(
-    ("waited_s", "cpu_s", "expected", "reason"),
+    ("num_cpus", "waited_s", "ran_s", "queued_s", "gil", "expected", "reason"),
     [
-        (0.5, 19.0, "threads", "they keep up"),
-        (9.0, 19.0, "threads", "they run side by side"),
-        (9.0, 3.0, "threads", "they wait for data"),
-        (9.0, 11.0, "processes:2", "they wait for each other"),
+        (2, 0.5, 19.0, 0.0, FREE, "threads", "they keep up"),
+        (2, 0.5, 11.0, 0.0, HELD, "threads", "they keep up"),
+        (2, 9.0, 19.0, 0.0, FREE, "threads", "they run side by side"),
+        (2, 9.0, 3.0, 0.0, FREE, "threads", "they wait for data"),
+        (2, 9.0, 11.0, 0.0, HELD, "processes:2", "they wait for each other"),
+        (2, 9.0, 11.0, 0.0, FREE, "processes:2", "they wait for each other"),  # in pieces too short to be met
+        (2, 9.0, 9.0, 10.0, FREE, "threads", "they run side by side"),  # as far as others let them
+        (2, 9.0, 4.0, 16.0, HELD, "processes:2", "they wait for each other"),
+        (2, 9.0, 2.0, 7.0, FREE, "threads", "they wait for data"),
+        (1, 9.0, 4.0, 6.0, HELD, "threads", "they use what there is"),
+        (2, 9.0, 1.0, 0.0, HELD, "processes:6", "one that waits keeps the others waiting"),
+        (2, 9.0, 1.0, 0.0, SHORT, "threads", "they wait for data"),  # asked too seldom to know
+        (1, 9.0, 9.9, 0.0, HELD, "threads", "they use what there is"),
+        (1, 9.0, 1.0, 0.0, HELD, "processes:6", "one that waits keeps the others waiting"),
+        (1, 9.0, 1.0, 0.0, FREE, "threads", "they wait for data"),
+        (6, 9.0, 12.0, 0.0, HELD, "processes:6", "they wait for each other"),
+        (2.5, 9.0, 11.0, 0.0, HELD, "processes:2", "they wait for each other"),
     ],
 )
-def test_verdict_of_auto(waited_s: float, cpu_s: float, expected: str, reason: str) -> None:
-    """Of ten seconds on two CPUs: processes only where the consumer waits and threads use about one CPU."""
-    name, why = auto.verdict(10.0, waited_s, cpu_s, 2, 2)
+def test_verdict_of_auto(
+    num_cpus: float, waited_s: float, ran_s: float, queued_s: float, gil: GilUse, expected: str, reason: str
+) -> None:
+    """Of ten seconds: processes where the consumer waits and the interpreter is what threads wait for, in use or not."""
+    name, why = auto.verdict(auto.Measured(10.0, waited_s, ran_s, queued_s, num_cpus, gil), 6)
     assert name == expected
     assert why.endswith(reason)

@@ -17,7 +17,7 @@ def test_all_exception_classes_are_found() -> None:
     """The parametrised tests below see every class of the module."""
     defined = {v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, TrajloadError)}
     assert set(CLASSES) == defined
-    assert len(CLASSES) == 20
+    assert len(CLASSES) == 21
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
@@ -43,6 +43,8 @@ def test_exception_text_is_the_message_then_the_location(cls: type[TrajloadError
     ("cls", "also"),
     [
         (errors.ConfigError, ValueError),
+        (errors.ArgumentError, TypeError),
+        (errors.ArgumentError, errors.ConfigError),
         (errors.MissingDependencyError, ImportError),
         (errors.ShardNotFoundError, FileNotFoundError),
         (errors.ShardNotFoundError, errors.ShardError),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from trajload.augment.contract import Layout, WindowDict
+from trajload.checks import check_bool
 from trajload.errors import ConfigError
 from trajload.spec import StreamSpec
 from trajload.types import NDArray
@@ -131,12 +132,16 @@ class StreamTransform:
         }
 
     def set_streams(self, streams: Any) -> None:
-        """Check and keep `streams` as a tuple (in `__post_init__` of a frozen dataclass)."""
+        """Check and keep `streams` as a tuple, and check what else many transforms take (in `__post_init__` of a frozen dataclass)."""
+        for name in ("per_frame", "per_stream"):
+            if hasattr(self, name):
+                check_bool(f"{self.label}({name})", getattr(self, name))
         if streams is None:
             return
-        if isinstance(streams, str) or not all(isinstance(name, str) for name in streams) or not tuple(streams):
+        names = tuple(streams) if np.iterable(streams) and not isinstance(streams, str) else ()
+        if not names or not all(isinstance(name, str) for name in names):
             raise ConfigError(f"{self.label}(streams={streams!r}) is invalid: expected a list of names, or None.")
-        object.__setattr__(self, "streams", tuple(streams))
+        object.__setattr__(self, "streams", names)
 
 
 def check_size(label: str, size: Any) -> tuple[int, int]:

@@ -46,7 +46,8 @@ class TransformChain:
         seed: int,
         passed_by: Collection[str] = (),
     ) -> None:
-        if callable(transforms) or isinstance(transforms, (str, Mapping)) or not isinstance(transforms, Iterable):
+        is_list = isinstance(transforms, Iterable) and not isinstance(transforms, (str, Mapping))
+        if not is_list or callable(transforms) or hasattr(transforms, "dtype"):
             raise ConfigError(f"transforms={transforms!r} is unusable: expected a list of transforms, () for none.")
         self.transforms: list[Transform] = []
         self.layouts: list[dict[str, tuple[tuple[int, ...], np.dtype[Any]]]] = [_native(layout)]

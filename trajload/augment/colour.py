@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.base import StepLayout, StreamTransform, check_probability, check_range
 from trajload.augment.contract import WindowDict
 from trajload.errors import ConfigError
@@ -42,6 +43,7 @@ class _ColourTransform(StreamTransform):
         return shape, dtype
 
 
+@explains_calls
 @dataclass(frozen=True)
 class ColorJitter(_ColourTransform):
     """Change brightness, contrast, saturation and hue, the same for all frames and cameras of a window.
@@ -134,6 +136,7 @@ def _product(a: _Matrix, b: _Matrix) -> _Matrix:
     return [[sum(a[i][k] * b[k][j] for k in range(3)) for j in range(3)] for i in range(3)]
 
 
+@explains_calls
 @dataclass(frozen=True)
 class GaussianBlur(_ColourTransform):
     """Blur with a Gaussian of random width, the same for all frames and cameras of a window.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.base import StepLayout, StreamTransform, check_probability, check_size
 from trajload.augment.contract import Layout, WindowDict
 from trajload.decode.resize import PictureFilter, nearest_indices
@@ -19,6 +20,7 @@ from trajload.types import NDArray
 __all__ = ["RandomCrop", "RandomFlip", "Resize"]
 
 
+@explains_calls
 @dataclass(frozen=True)
 class RandomCrop(StreamTransform):
     """Cut a rectangle at a random place, the same relative place in all frames and cameras of a window.
@@ -87,6 +89,7 @@ class RandomCrop(StreamTransform):
         return window
 
 
+@explains_calls
 @dataclass(frozen=True)
 class RandomFlip(StreamTransform):
     """Mirror pictures left to right, and with them the signs of signals that point left or right.
@@ -115,12 +118,16 @@ class RandomFlip(StreamTransform):
             raise ConfigError(
                 "RandomFlip(signs=...) needs one draw for the whole window: got per_frame or per_stream. Leave one out."
             )
+        if not isinstance(self.signs, Mapping):
+            raise ConfigError(
+                f"RandomFlip(signs={self.signs!r}) is invalid: expected a dict of stream to +1 or -1 per component."
+            )
         signs = {}
-        for name, values in self.signs.items():
-            values = tuple(values)
+        for name, given in self.signs.items():
+            values = tuple(given) if np.iterable(given) else ()
             if not values or any(isinstance(v, bool) or v not in (-1, 1) for v in values):
                 raise ConfigError(
-                    f"RandomFlip(signs) of stream {name!r} is {values!r}: expected +1 or -1 per component."
+                    f"RandomFlip(signs) of stream {name!r} is {given!r}: expected +1 or -1 per component."
                 )
             signs[name] = tuple(int(v) for v in values)
         object.__setattr__(self, "signs", signs)
@@ -159,6 +166,7 @@ class RandomFlip(StreamTransform):
         return window
 
 
+@explains_calls
 @dataclass(frozen=True)
 class Resize(StreamTransform):
     """Resize pictures, as `tl.Image(size=...)` does, at a place of your choice among the transforms.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trajload.augment.contract import Transform
-from trajload.errors import ConfigError
+from trajload.errors import ArgumentError, ConfigError
 from trajload.sources.base import Dataset
 
 __all__ = ["BUILT_IN", "transforms_from_json"]
@@ -66,9 +66,10 @@ def _transform(i: int, value: Any, dataset: Any) -> Transform:
             raise TypeError(f"unexpected {', '.join(map(repr, arguments))}")
         made: Transform = functools.partial(target, *args, **keywords) if args or keywords else target
     except (TypeError, ValueError) as err:
-        if isinstance(err, ConfigError):
+        if isinstance(err, ConfigError) and not isinstance(err, ArgumentError):
             raise
-        raise ConfigError(f"transforms[{i}] ({name}) does not take these arguments: {err}.{_known(target)}") from err
+        said = str(err).rstrip(".")
+        raise ConfigError(f"transforms[{i}] ({name}) does not take these arguments: {said}.{_known(target)}") from err
     return made
 
 

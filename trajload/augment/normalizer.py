@@ -13,8 +13,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.contract import Layout, WindowDict
 from trajload.augment.measure import measure_stats, stored_stats
+from trajload.checks import check_choice
 from trajload.errors import ConfigError
 from trajload.sources.base import Dataset
 from trajload.spec import StreamSpec
@@ -48,6 +50,7 @@ class Scale:
         return np.array(self.center).reshape(self.shape), np.array(self.scale).reshape(self.shape)
 
 
+@explains_calls
 class Normalizer:
     """Scales signals to a common range and back, by the statistics of the data it was made from. Immutable.
 
@@ -100,8 +103,9 @@ class Normalizer:
         """
         if not isinstance(methods, Mapping) or not methods:
             raise ConfigError(f"methods={methods!r} is invalid: expected a dict such as {{'action': 'mean_std'}}.")
-        if stats not in ("auto", "stored", "measured"):
-            raise ConfigError(f"stats={stats!r} is unknown: expected 'auto', 'stored' or 'measured'.")
+        check_choice("stats", stats, ("auto", "stored", "measured"))
+        if not isinstance(dataset, Dataset):
+            raise ConfigError(f"dataset={dataset!r} is unusable: expected an opened dataset, as tl.open returns it.")
         found: dict[str, Mapping[str, Any]] = {}
         origin = {}
         for name, method in methods.items():

@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.augment.base import StepLayout, StreamTransform, check_probability
 from trajload.augment.contract import WindowDict
+from trajload.checks import check_choice
 from trajload.errors import ConfigError
 from trajload.spec import StreamSpec
 from trajload.types import BoolArray, Int64Array, Modality
@@ -19,6 +21,7 @@ from trajload.types import BoolArray, Int64Array, Modality
 __all__ = ["ActionNoise", "FrameDrop"]
 
 
+@explains_calls
 @dataclass(frozen=True)
 class FrameDrop(StreamTransform):
     """Lose frames, as a busy camera does: a lost frame repeats the one before, or is masked.
@@ -41,8 +44,7 @@ class FrameDrop(StreamTransform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_probability(self.label, "p", self.p))
         self.set_streams(self.streams)
-        if self.mode not in ("repeat", "mask"):
-            raise ConfigError(f"FrameDrop(mode={self.mode!r}) is unknown: expected 'repeat' or 'mask'.")
+        check_choice("FrameDrop(mode)", self.mode, ("repeat", "mask"))
 
     def step_layout(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> StepLayout:
         return shape, dtype
@@ -79,6 +81,7 @@ def _last_kept(lost_T: BoolArray, is_pad_T: BoolArray) -> Int64Array:
     return source_T
 
 
+@explains_calls
 @dataclass(frozen=True)
 class ActionNoise(StreamTransform):
     """Add Gaussian noise to actions, drawn for each step and component. Steps that are padding stay as they are.

@@ -9,9 +9,9 @@ from typing import Any
 
 from trajload.bench.collector import collector_cure
 from trajload.bench.loads import Load
-from trajload.bench.machine import num_cpus
 from trajload.bench.sources import sources_of
 from trajload.loader import Loader
+from trajload.machine import num_cpus
 
 __all__ = ["Facts", "Knob", "facts_of", "knobs_for"]
 

@@ -1,54 +1,14 @@
-"""What the machine gave the pipeline: CPU time, waiting for a CPU, memory."""
+"""What the machine is, and the memory that it gave the pipeline."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trajload.costs.machine import machine_facts
 
-__all__ = ["CpuTime", "cpu_times", "describe_machine", "memory_mb", "num_cpus"]
-
-
-@dataclass(frozen=True, slots=True)
-class CpuTime:
-    """Of one thread."""
-
-    ran_s: float
-    queued_s: float
-    """Ready to run, but other threads had the CPUs; 0 where the system does not tell."""
-
-    def since(self, before: CpuTime) -> CpuTime:
-        """Return the time between two readings."""
-        return CpuTime(self.ran_s - before.ran_s, self.queued_s - before.queued_s)
-
-
-def cpu_times(threads: Iterable[tuple[int, int]]) -> dict[tuple[int, int], CpuTime]:
-    """Return what each (process, thread) has used so far, as far as the system tells: Linux only."""
-    found = {}
-    for pid, thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
-                ran_ns, queued_ns, _ = file.read().split()
-        except (OSError, ValueError):
-            continue
-        found[pid, thread] = CpuTime(int(ran_ns) / 1e9, int(queued_ns) / 1e9)
-    return found
-
-
-def num_cpus() -> float:
-    """Return how many CPUs this process may use; containers and SLURM restrict them."""
-    number: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if quota != "max":
-            number = min(number, int(quota) / int(period))
-    except (OSError, ValueError):
-        pass
-    return number
+__all__ = ["describe_machine", "memory_mb"]
 
 
 def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
@@ -70,4 +30,4 @@ def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
 
 def describe_machine() -> dict[str, Any]:
     """Return what figures depend on: system, CPUs, versions."""
-    return {**machine_facts(), "cpus": num_cpus()}
+    return machine_facts()

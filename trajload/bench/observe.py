@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trajload.bench.machine import CpuTime, cpu_times, memory_mb, num_cpus
+from trajload.bench.machine import memory_mb
 from trajload.errors import ConfigError
 from trajload.loader import Loader
+from trajload.machine import CpuTime, cpu_times, num_cpus
 from trajload.pipeline.interpreter import GilUse, InterpreterUse, InterpreterWatch, Pause
 from trajload.pipeline.stats_meter import Meter
 from trajload.stop import Stop

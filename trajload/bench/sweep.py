@@ -9,10 +9,10 @@ from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass,
 from typing import Any
 
 from trajload.bench.headspace import fresh_loader
-from trajload.bench.machine import num_cpus
 from trajload.bench.observe import observe
 from trajload.errors import ConfigError, TrajloadError
 from trajload.loader import Loader
+from trajload.machine import num_cpus
 from trajload.stop import Stop
 
 __all__ = ["AXES", "Sweep", "Trial", "as_code", "candidates", "shown_arguments", "sweep"]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.audit_walk import GENERATORS, Graph, Place, generator_state, walk
 from trajload.checkpoint.capture import snapshot
 from trajload.checkpoint.restoring import restore_snapshot
@@ -94,6 +95,7 @@ class AuditReport:
         return "\n".join(lines)
 
 
+@explains_calls
 def audit(
     roots: Any,
     state: Mapping[str, Any],

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.components import Component, about, check_names, parameter_names, take
 from trajload.checkpoint.digests import new_digest
 from trajload.checkpoint.staging import Staging
@@ -103,6 +104,7 @@ class Snapshot:
             self._staging.give_back(buffers)
 
 
+@explains_calls
 def snapshot(state: Mapping[str, Any], *, copy: bool = True, staging: Staging | None = None) -> Snapshot:
     """Return the state of every component at this moment.
 

@@ -11,10 +11,11 @@ from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint import facts
 from trajload.checkpoint.agree import agree
 from trajload.checkpoint.asked import CheckpointerFacts
-from trajload.checkpoint.entries import Keep
+from trajload.checkpoint.entries import Keep, check_keep
 from trajload.checkpoint.every import Clock, Every
 from trajload.checkpoint.exposure import Exposure, check_tags
 from trajload.checkpoint.group import find_group
@@ -38,6 +39,7 @@ __all__ = ["Checkpointer"]
 _log = logging.getLogger("trajload")
 
 
+@explains_calls
 class Checkpointer(CheckpointerFacts):
     """Saves a training state as one commit, and restores it.
 
@@ -111,8 +113,8 @@ class Checkpointer(CheckpointerFacts):
             after_resume=after_resume,
         )
         self._whole = Whole(state, rng=rng, rank_state=rank_state)
-        self._clock = Clock(every or Every())
-        self._keep = keep or Keep()
+        self._clock = Clock(every)
+        self._keep = check_keep(keep)
         self._group = find_group(group)
         self._hold = Hold(store, self._group, timeout_s)
         self._saver: Saver | None = None

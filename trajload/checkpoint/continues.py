@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.lives import Life, read_log
 from trajload.checkpoint.nursery import Nursery
 from trajload.checkpoint.targets import target_of
@@ -52,6 +53,7 @@ class Continuation:
     """Steps that were made again after a kill count again."""
 
 
+@explains_calls
 def assert_continues(
     make: Callable[..., Training],
     *,

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.digests import is_digest
 from trajload.errors import CheckpointCorruptError, ConfigError
 from trajload.reprs import short_repr
 
-__all__ = ["Commit", "Fault", "FileEntry", "Keep", "PartSummary", "check_path"]
+__all__ = ["Commit", "Fault", "FileEntry", "Keep", "PartSummary", "check_keep", "check_path"]
 
 
 def check_path(path: object, *, under: str | None = None) -> str:
@@ -207,6 +208,7 @@ class Fault:
 _BEST = re.compile(r"(?P<way>min|max):(?P<metric>\S+)")
 
 
+@explains_calls
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Which commits retention leaves; all others go once the newest `last` have been verified.
@@ -243,3 +245,11 @@ class Keep:
     def metric(self) -> tuple[bool, str] | None:
         """(whether smaller is better, name) of `best`."""
         return self._metric
+
+
+def check_keep(keep: object) -> Keep:
+    """Return `keep`, the default for None; ConfigError for anything else."""
+    if keep is not None and not isinstance(keep, Keep):
+        meant = f" Did you mean tl.Keep(last={keep})?" if isinstance(keep, int) else ""
+        raise ConfigError(f"keep={keep!r} is unusable: expected tl.Keep(last=...), or None.{meant}")
+    return keep or Keep()

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.catalog import MAX_SEQ
+from trajload.checks import check_int, is_number
 from trajload.errors import ConfigError
 from trajload.reprs import short_repr
 
 __all__ = ["Clock", "Every"]
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Every:
     """A save is due as soon as any of these has passed since the last one; all None: only where `save` is called.
@@ -30,10 +33,11 @@ class Every:
     def __post_init__(self) -> None:
         for name in ("steps", "epochs"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"Every({name}={value!r}) is invalid: expected a whole number from 1 on, or None.")
+            if value is not None:
+                expected = "a whole number from 1 on, or None"
+                object.__setattr__(self, name, check_int(f"Every({name})", value, 1, expected=expected))
         seconds = self.seconds
-        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
+        if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
             raise ConfigError(f"Every(seconds={seconds!r}) is invalid: expected a time above 0 s, or None.")
 
     __repr__ = short_repr
@@ -48,8 +52,11 @@ class Clock:
         [10, 20, 30]
     """
 
-    def __init__(self, every: Every, now: Callable[[], float] = time.monotonic) -> None:
-        self.every = every
+    def __init__(self, every: Every | None, now: Callable[[], float] = time.monotonic) -> None:
+        if every is not None and not isinstance(every, Every):
+            meant = f" Did you mean tl.Every(steps={every})?" if isinstance(every, int) else ""
+            raise ConfigError(f"every={every!r} is unusable: expected tl.Every(steps=...), or None.{meant}")
+        self.every = every or Every()
         self._now = now
         self._since = now()
         self._step = 0

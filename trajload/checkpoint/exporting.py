@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes, Disk
 from trajload.checkpoint.failures import refusing
 from trajload.checkpoint.fit import plain_keys
@@ -48,6 +49,7 @@ class Exported:
     """Names of the component that are no tensors, or lack the prefix."""
 
 
+@explains_calls
 def export(
     part: PartReader,
     folder: PathLikeStr,

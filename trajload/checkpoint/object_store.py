@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.entries import Commit, PartSummary
 from trajload.checkpoint.generation import Generation
 from trajload.checkpoint.object_lock import EpochLock
@@ -21,6 +22,7 @@ from trajload.errors import CheckpointAbortedError, ConfigError, MissingDependen
 __all__ = ["ObjectStore"]
 
 
+@explains_calls
 class ObjectStore(Store):
     """The checkpoints of one training, below one prefix of an object store.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, cast
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["open"]
 
 
+@explains_calls
 def open(root: Any, *, create: bool = False, take_over: bool = True) -> Store:
     """Return the store at `root`: a folder, a URL of an object store (`s3://bucket/prefix`), or a store, as it is.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.capture import Snapshot, snapshot
 from trajload.checkpoint.components import check_names, kind_of, parameter_names
 from trajload.checkpoint.fit import Fit, compare
@@ -23,6 +24,7 @@ _LAST = ("optimizer", "module")
 """Kinds that are compared so closely that loading them does not fail; the others go first, and can be taken back."""
 
 
+@explains_calls
 def restore(
     state: Mapping[str, Any],
     reader: PartReader | Mapping[str, PartReader],

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.capture import Taken, snapshot
 from trajload.checkpoint.tensors import dtype_name
 from trajload.errors import ConfigError
@@ -123,6 +124,7 @@ class SizePlan:
         return "\n".join(lines)
 
 
+@explains_calls
 def plan_size(state: Mapping[str, Any]) -> SizePlan:
     """Return what a save of `state` would write now, to the byte. Nothing is copied.
 

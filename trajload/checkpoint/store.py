@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint import identity, promote
 from trajload.checkpoint.catalog import (
     MAX_SEQ,
@@ -56,6 +57,7 @@ ABANDONED_AFTER_S = 24 * 3600.0
 """Where no lock keeps others out, a generation that has grown no more for so long is nobody's."""
 
 
+@explains_calls
 class Store:
     """The checkpoints of one training, in one folder of a local or mounted file system.
 

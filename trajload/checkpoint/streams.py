@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trajload.arguments import explains_calls
 from trajload.errors import CheckpointMismatchError, ConfigError
 
 __all__ = ["Streams"]
@@ -21,6 +22,7 @@ _GLOBAL = ("python", "numpy", "torch")
 _OWN = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)
 
 
+@explains_calls
 class Streams:
     """All random streams of a process, as one component of a checkpoint.
 

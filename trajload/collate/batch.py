@@ -79,7 +79,7 @@ class Batch(dict[str, "torch.Tensor | list[Any]"]):
         Raises:
             ConfigError: The batch has no such stream.
         """
-        if stream not in self.streams:
+        if not isinstance(stream, str) or stream not in self.streams:
             have = ", ".join(map(repr, self.streams)) or "none"
             raise ConfigError(f"stream {stream!r} is not in this batch: it has {have}.")
         valid_B = ~self._mask(f"{stream}_is_missing")

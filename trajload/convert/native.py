@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.convert.encodings import Reencode, check_reencode, encode_of, reencode_json
 from trajload.convert.reencode import reencode_native, reencodes_something
 from trajload.convert.values import json_safe, native_spec, remuxed_value, table_value, video_value
@@ -69,6 +70,7 @@ class ConvertReport:
         return asdict(self)
 
 
+@explains_calls
 def convert(
     source: Dataset | PathLikeStr,
     out: PathLikeStr,

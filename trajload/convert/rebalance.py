@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.convert.rewrite import RewritePlan, Rewriting, check_target, check_unused, rewritten_from
 from trajload.costs.balance import Spread, assign_episodes, check_num_shards, shard_sums
 from trajload.costs.epoch import check_table, epoch_ns
@@ -73,6 +74,7 @@ class RebalanceReport:
         return asdict(self)
 
 
+@explains_calls
 def rebalance(
     dataset: Dataset | PathLikeStr,
     out: PathLikeStr,

@@ -18,6 +18,7 @@ from typing import get_args
 import numpy as np
 
 from trajload.align.rows import window_offsets
+from trajload.arguments import explains_calls
 from trajload.convert.tune_report import Candidate, StreamTuning, TuneReport
 from trajload.costs.fit import fit_kind
 from trajload.costs.kinds import kind_of
@@ -72,6 +73,7 @@ class _Memory:
         pass
 
 
+@explains_calls
 def tune_encoding(
     dataset: Dataset,
     *,

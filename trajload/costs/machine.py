@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from trajload.machine import num_cpus
 
 __all__ = ["machine_facts"]
 
@@ -21,10 +22,9 @@ def machine_facts() -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:  # run from a source tree that is not installed
             versions[name] = "unknown"
-    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _processor(),
-        "cpus": num_cpus,
+        "cpus": num_cpus(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "versions": versions,

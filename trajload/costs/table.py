@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError
 from trajload.storage.atomic import write_atomic
 from trajload.types import Int64Array, PathLikeStr
@@ -25,6 +26,7 @@ _MAX_ROW_NS = 2**40
 """18 minutes for one row: anything beyond is a fault of the measurement, and sums must stay below 2**62."""
 
 
+@explains_calls
 class CostTable:
     """Nanoseconds that reading and decoding one row of a stream takes, for each episode of one dataset. Immutable.
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from trajload.arguments import check_options
 from trajload.checks import check_int
-from trajload.errors import ConfigError, StageFailedError
+from trajload.errors import ArgumentError, ConfigError, StageFailedError
 from trajload.interop.request import Delivery, Failure, StepRequest
 from trajload.interop.samplers import StepSampler
 from trajload.interop.steps import TrainSteps
@@ -25,6 +26,16 @@ __all__ = ["TrajDataLoader"]
 
 _JOIN_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 2.0
+_OWN = ("num_workers", "steps_per_epoch", "transform")
+_OF_TORCH = (
+    "pin_memory",
+    "prefetch_factor",
+    "persistent_workers",
+    "multiprocessing_context",
+    "timeout",
+    "worker_init_fn",
+    "pin_memory_device",
+)
 _DECIDED = (
     "dataset",
     "batch_size",
@@ -75,11 +86,12 @@ class TrajDataLoader(DataLoader["Batch"]):
         transform: Callable[[Batch], Any] | None = None,
         **options: Any,
     ) -> None:
-        taken = sorted(set(options) & set(_DECIDED))
+        taken = [name for name in _DECIDED if name in options]
         if taken:
-            raise ConfigError(
+            raise ArgumentError(
                 f"{', '.join(taken)} cannot be given here: the loader decides it. Set global_batch_size, order and seed of Loader."
             )
+        check_options("as_dataloader", options, (*_OWN, *_OF_TORCH))
         num_workers = check_int("num_workers", num_workers, 0)
         if transform is not None and not callable(transform):
             raise ConfigError(f"transform={transform!r} is unusable: expected a function of a batch, or None.")
@@ -92,17 +104,22 @@ class TrajDataLoader(DataLoader["Batch"]):
         steps = TrainSteps(loader)
         if num_workers > 0:
             _check_sendable(steps)
-        super().__init__(
-            steps,
-            batch_size=None,
-            sampler=CursorSampler(loader, steps_per_epoch),
-            num_workers=num_workers,
-            collate_fn=_same,
-            # torch draws the seed of its workers, which nothing here uses, from the global generator if given no other:
-            # how often a loop is begun would then change what the model draws.
-            generator=torch.Generator(),
-            **options,
-        )
+        try:
+            super().__init__(
+                steps,
+                batch_size=None,
+                sampler=CursorSampler(loader, steps_per_epoch),
+                num_workers=num_workers,
+                collate_fn=_same,
+                # torch draws the seed of its workers, which nothing here uses, from the global generator if given no other:
+                # how often a loop is begun would then change what the model draws.
+                generator=torch.Generator(),
+                **options,
+            )
+        except (TypeError, ValueError) as err:
+            raise ConfigError(
+                f"torch's DataLoader refuses its options: {str(err).rstrip('.')}. Got {options!r}."
+            ) from err
 
     def __repr__(self) -> str:
         return f"<TrajDataLoader of {self._loader!r}: {len(self)} train_steps a pass, num_workers={self.num_workers}>"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data.distributed import DistributedSampler
 
-from trajload.errors import ConfigError, ResumeError
+from trajload.checks import check_int
+from trajload.errors import ResumeError
 
 if TYPE_CHECKING:
     from trajload.loader import Loader
@@ -73,9 +73,7 @@ class StepSampler(DistributedSampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the begin of a pass, unless already inside it: after a resume one is."""
-        if isinstance(epoch, bool) or operator.index(epoch) < 0:
-            raise ConfigError(f"epoch={epoch!r} is invalid: expected an int of at least 0.")
-        self.epoch = operator.index(epoch)
+        self.epoch = check_int("epoch", epoch, 0)
         if self.begin // self.steps_per_epoch != self.epoch:
             self.begin = self.epoch * self.steps_per_epoch
 
@@ -125,10 +123,4 @@ def pass_length(loader: Loader, steps_per_epoch: int | None) -> int:
         if loader.num_train_steps is not None:
             return max(1, loader.num_train_steps)
         return max(1, loader.num_windows // loader.global_batch_size)
-    try:
-        number = operator.index(steps_per_epoch)
-    except TypeError:
-        number = 0
-    if isinstance(steps_per_epoch, bool) or number < 1:
-        raise ConfigError(f"steps_per_epoch={steps_per_epoch!r} is invalid: expected an int of at least 1.")
-    return number
+    return check_int("steps_per_epoch", steps_per_epoch, 1, 2**62)

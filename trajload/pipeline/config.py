@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from trajload.align.places import Places, stream_places
 from trajload.augment.chain import TransformChain
@@ -14,12 +16,16 @@ from trajload.checks import check_choice, check_int, did_you_mean, quoted
 from trajload.collate.stream_slots import StreamLayout
 from trajload.decode import row_shape
 from trajload.errors import ConfigError
+from trajload.machine import num_cpus
 from trajload.sources.base import Dataset
 from trajload.spec import StreamRequest, StreamSpec, Window, check_request, default_request
 from trajload.world import World
 
 __all__ = ["OnError", "StreamChoice", "choose_streams", "config_json", "make_transforms", "stream_layout"]
 
+
+_MAX_THREADS = 4096
+"""Fewer than so many threads of a kind: a number with a slip in it would be started without end."""
 
 OnError = Literal["raise", "substitute"]
 
@@ -74,7 +80,7 @@ def choose_streams(
         )
     elif isinstance(streams, Mapping):
         wanted = dict(streams)
-    elif isinstance(streams, Iterable):
+    elif isinstance(streams, Iterable) and not hasattr(streams, "dtype"):  # an array's elements are no names
         names = list(streams)
         for name in names:
             if not isinstance(name, str):
@@ -127,8 +133,8 @@ def check_rows(rows: slice | None, global_batch_size: int) -> None:
     """Raise ConfigError unless `rows` is None or a half-open range inside the global batch, not empty."""
     if rows is None:
         return
-    ends = (rows.start, rows.stop)
-    is_range = all(isinstance(end, int) for end in ends) and rows.step in (None, 1)
+    ends = (rows.start, rows.stop) if isinstance(rows, slice) else ()
+    is_range = ends and all(isinstance(end, (int, np.integer)) for end in ends) and rows.step in (None, 1)
     if not is_range or not 0 <= ends[0] < ends[1] <= global_batch_size:
         raise ConfigError(
             f"rows={rows!r} is invalid: expected slice(start, stop) of the {global_batch_size} rows of the global batch."
@@ -215,14 +221,15 @@ def make_transforms(
 def check_workers(num_workers: int | None) -> int:
     """Return the number of decoder threads."""
     if num_workers is None:
-        # The CPUs this process may run on, not those of the machine: containers and SLURM restrict them.
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return check_int("num_workers", num_workers, 0, expected="an int of at least 0, or None for one per CPU")
+        return math.ceil(num_cpus())
+    return check_int(
+        "num_workers", num_workers, 0, _MAX_THREADS, expected="an int of at least 0, or None for one per CPU"
+    )
 
 
 def check_readers(num_readers: int) -> int:
     """Return the number of reader threads."""
-    return check_int("num_readers", num_readers, 1)
+    return check_int("num_readers", num_readers, 1, _MAX_THREADS)
 
 
 def kept(value: Any) -> Any:

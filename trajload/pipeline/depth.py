@@ -16,6 +16,8 @@ from trajload.checks import check_int
 
 __all__ = ["Depth", "DepthControl", "Seen", "choose_depth", "next_depth"]
 
+_MAX_ASKED = 1 << 16
+"""Fewer than so many: a number with a slip in it would plan ahead without end."""
 _BYTES = 512 << 20
 _POOLED_BYTES = 128 << 20
 _SMALL_BYTES = 64 << 20
@@ -83,10 +85,10 @@ def choose_depth(prefetch: int | str, num_workers: int, batch_bytes: int, *, has
         has_pool: Whether the order has a block pool, which already holds the pictures of train_steps to come.
 
     Raises:
-        ConfigError: Neither 'auto' nor a positive int.
+        ConfigError: Neither 'auto' nor a positive int below 65,536.
     """
-    if prefetch != "auto":
-        depth = check_int("prefetch", prefetch, 1, expected="'auto' or an int of at least 1")
+    if not isinstance(prefetch, str) or prefetch != "auto":
+        depth = check_int("prefetch", prefetch, 1, _MAX_ASKED, expected="'auto' or an int of at least 1")
         return Depth(depth, depth, "asked for")
     if num_workers == 0:
         return Depth(1, 1, "no workers")

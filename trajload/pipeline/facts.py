@@ -34,11 +34,25 @@ class LoaderFacts:
     world: World
     _engine: Engine
     _train_step: int
+    _generation: int
 
     @property
     def train_step(self) -> int:
         """The cursor: train_step of the next batch to be delivered."""
         return self._train_step
+
+    @property
+    def claimed(self) -> int:
+        """Of the latest claim."""
+        return self._generation
+
+    def stats(self) -> dict[str, Any]:
+        """Return where the time went: per stage and thread, consumer wait, queue, counts, prefetch depth and its reason."""
+        return {**self._engine.figures(self._train_step), "train_step": self._train_step}
+
+    def reset_stats(self) -> None:
+        """Start counting from zero."""
+        self._engine.stats.reset()
 
     def costs(self) -> CostTable | dict[str, CostTable]:
         """Return what decoding cost in this run so far, by episode and stream; of a mixture a table for each source.

@@ -10,9 +10,7 @@ whatever reason, is left to the plain path, which knows how to say what is wrong
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +19,7 @@ import xxhash
 
 from trajload.decode import DecodeContext, decode_rows, plan_reads
 from trajload.errors import ShardCorruptError
+from trajload.machine import total_memory
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.gather_kernel import BAD, MISSING, UNKNOWN
 from trajload.refs import ArrayTrack, ByteRange
@@ -49,11 +48,10 @@ class ResidentBudget:
 
     @classmethod
     def of_machine(cls, num_parts: int = 1) -> ResidentBudget:
-        """Return what one of `num_parts` processes may keep: 1 GiB, a sixteenth of the machine's memory at most,
+        """Return what one of `num_parts` processes may keep: 1 GiB, a sixteenth of the memory that it may take at most,
         and a quarter of it for streams that could be mapped."""
-        num_bytes = _MAX_RESIDENT_BYTES
-        with suppress(AttributeError, ValueError, OSError):
-            num_bytes = min(num_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
+        total = total_memory()
+        num_bytes = _MAX_RESIDENT_BYTES if total is None else min(_MAX_RESIDENT_BYTES, total // 16)
         return cls(num_bytes // num_parts, min(_MAX_COPIED_BYTES, num_bytes // 4) // num_parts)
 
     def without(self, gathered: Gathered) -> ResidentBudget:

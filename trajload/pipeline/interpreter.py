@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -52,7 +52,14 @@ class GilProbe:
     Waiting for a CPU is told apart from waiting for the interpreter where the system tells (Linux).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, during: Callable[[], int] | None = None) -> None:
+        """Prepare.
+
+        Args:
+            during: Number of the stretch of time that goes on, 0 for none: only what begins and ends in one stretch is noted.
+                None: all is.
+        """
+        self._during = during or (lambda: 1)
         self._stop = threading.Event()
         self._waits: deque[float] = deque()
         self._thread = threading.Thread(target=self._run, name="trajload-probe", daemon=True)
@@ -72,11 +79,13 @@ class GilProbe:
             fd = -1
         try:
             while not self._stop.is_set():
+                stretch = self._during()
                 queued_s = _queued_s(fd)
                 begin = time.perf_counter()
                 time.sleep(_PROBE_S)
                 late_s = time.perf_counter() - begin - _PROBE_S
-                self._waits.append(max(0.0, late_s - (_queued_s(fd) - queued_s) - _SLACK_S))
+                if stretch and stretch == self._during():
+                    self._waits.append(max(0.0, late_s - (_queued_s(fd) - queued_s) - _SLACK_S))
         finally:
             if fd >= 0:
                 os.close(fd)

@@ -111,7 +111,7 @@ def mix(
                 _joined(c.own, common), tuple(by_key[key] for key in keys), source_seed(seed, c.name)
             )
             table, bound, numbering = plan_windows(
-                c.dataset, c.window, c.choices, c.source.order or order, c.source.episodes
+                c.dataset, c.window, c.choices, order if c.source.order is None else c.source.order, c.source.episodes
             )
         part = MixturePart(name=c.name, weight=c.source.weight, table=table, order=bound)
         config = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,7 +116,8 @@ def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int)
     num_ahead = num_lanes // 4 if all(shape.has_seams for shape in shapes) else num_lanes + num_lanes // 8
     num_even = num_lanes + num_ahead + 2 * num_workers + 4
     num_blocks = max(num_needed, min(num_even, _EVEN_BYTES // max(block_bytes, 1)))
-    bound = min(_MAX_AUTO_BYTES, _available_bytes() // 4)
+    free = free_memory()
+    bound = _MAX_AUTO_BYTES if free is None else min(_MAX_AUTO_BYTES, free // 4)
     why = f"auto: {num_blocks} blocks of up to {block_bytes} bytes for {num_lanes} lanes, at most {bound} bytes"
     if block_bytes > bound:
         return PoolBudget(0, f"{why}: not one fits, so each window is decoded by itself")
@@ -201,13 +201,3 @@ def _most_rows(source: SourceRows, choice: StreamChoice, block_windows: int) -> 
     rows = np.unique((first_T[:, None] + window.stride * np.arange(min(num_windows, 4096))[None, :]).reshape(-1))
     more = (num_windows - min(num_windows, 4096)) * len(np.unique(first_T % window.stride))
     return min(len(rows) + more, longest)
-
-
-def _available_bytes() -> int:
-    found = free_memory()
-    if found is not None:
-        return found
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 4 * _MAX_AUTO_BYTES

@@ -7,6 +7,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from trajload.checks import did_you_mean
 from trajload.errors import ConfigError, ResumeError
 
@@ -164,6 +166,8 @@ def check_state(
     known = {*config, *(saved if isinstance(saved, Mapping) else ()), "manifests"}
     if isinstance(allow, str):
         raise ConfigError(f"allow={allow!r} is a single name: expected several. Did you mean ({allow!r},)?")
+    if not np.iterable(allow):
+        raise ConfigError(f"allow={allow!r} is unusable: expected names of fields, () for none.")
     unknown = [name for name in allow if name not in known]
     if unknown:
         raise ConfigError(

@@ -40,7 +40,7 @@ def check_device(device: Any) -> torch.device | None:
 
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as err:
+    except (RuntimeError, TypeError, ValueError) as err:
         said = f" ({str(err).rstrip('.')})" if isinstance(err, RuntimeError) else ""  # of a type it lists signatures
         raise ConfigError(
             f"device={device!r} is invalid: expected 'cuda', 'cuda:1', 'cpu' or a torch.device{said}."

@@ -51,7 +51,7 @@ class WorkerChoice:
     @classmethod
     def parse(cls, workers: str) -> WorkerChoice:
         """Return the choice, else raise ConfigError."""
-        if workers in ("threads", "auto"):
+        if isinstance(workers, str) and workers in ("threads", "auto"):
             return cls(workers)
         found = re.fullmatch(r"processes:([1-9][0-9]{0,3})", workers) if isinstance(workers, str) else None
         if found is None:
@@ -108,6 +108,7 @@ class Workers:
         self._setup = b""
         self._pool: ProcessPool | None = None
         self._num_processes = 0
+        self._measured: dict[str, Any] | None = None
 
     def bind(self, engine: Engine) -> None:
         """Fix the number of processes, and pack what they are sent, so that what cannot be sent is known at once.
@@ -129,12 +130,12 @@ class Workers:
                 self.why = f"asked for {self.choice.num_processes}, but a batch has {_num_rows(engine)} rows here"
 
     def _bind_auto(self, engine: Engine) -> None:
-        num = min(engine.num_workers, _num_cpus(), _num_rows(engine), _MAX_AUTO_PROCESSES)
+        num = min(engine.num_workers, _num_rows(engine), _MAX_AUTO_PROCESSES)
         self.name, self.why = "threads", "auto: not yet measured"
         if not _has_processes():
             self.why = f"auto: {sys.platform} has no anonymous shared memory"
         elif num < 2:
-            self.why = "auto: one row, one CPU or one decoder thread: nothing to divide"
+            self.why = "auto: one row or one decoder thread: nothing to divide"
         else:
             try:
                 self._setup = pack_engine(engine, num)
@@ -157,9 +158,12 @@ class Workers:
         """Whether 'auto' has not decided yet."""
         return self.choice.kind == "auto" and self.why == "auto: not yet measured"
 
-    def decide(self, name: str, why: str) -> None:
-        """Fix what 'auto' chose, for all runs to come."""
-        self.name, self.why = name, why
+    def decide(self, engine: Engine, name: str, why: str, measured: dict[str, Any] | None = None) -> None:
+        """Fix what 'auto' chose, for all runs to come, and what it had measured."""
+        self.name, self.why, self._measured = name, why, measured
+        num = WorkerChoice.parse(name).num_processes
+        if num and num != self._num_processes:
+            self._setup, self._num_processes = pack_engine(engine, num), num
 
     @property
     def num_processes(self) -> int:
@@ -195,6 +199,7 @@ class Workers:
         return {
             "workers": self.name,
             "workers_why": self.why,
+            "workers_measured": self._measured,
             **(none if self._pool is None else self._pool.figures()),
         }
 
@@ -204,10 +209,6 @@ class Workers:
 
 def _has_processes() -> bool:
     return sys.platform == "linux" and hasattr(os, "memfd_create") and hasattr(os, "eventfd")
-
-
-def _num_cpus() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _num_rows(engine: Engine) -> int:

@@ -54,12 +54,12 @@ def source_seed(seed: int, name: str) -> int:
 
 def check_by(by: Any) -> By:
     """Return `by` if it says what weights are shares of, else raise ConfigError."""
-    if by not in get_args(By):
+    if not isinstance(by, str) or by not in get_args(By):
         raise ConfigError(
             f"Mixture(by={by!r}) is unknown: expected 'windows' (weights are shares of the windows drawn) or 'episodes' "
             "(of the episodes gone through)."
         )
-    return by  # type: ignore[no-any-return]
+    return by  # type: ignore[return-value]
 
 
 class MixtureSampler:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError, at
 from trajload.reprs import short_repr
 from trajload.sampling.cells import check_stretch_steps
@@ -27,6 +28,7 @@ _MAX_NAME_BYTES = 64
 """Names stand in every state."""
 
 
+@explains_calls
 @dataclass(frozen=True, eq=False)
 class Source:
     """One dataset of a mixture. What is left out is taken from the Loader.
@@ -57,7 +59,13 @@ class Source:
         # A mixture may serve several loaders: iterators are read once, here.
         if not isinstance(self.streams, (str, Mapping)) and isinstance(self.streams, Iterable):
             object.__setattr__(self, "streams", tuple(self.streams))
-        if callable(self.transforms) or not isinstance(self.transforms, Iterable):
+        is_streams = isinstance(self.streams, (str, Mapping, Iterable)) and not hasattr(self.streams, "dtype")
+        if self.streams is not None and not is_streams:
+            raise ConfigError(
+                f"Source(streams={self.streams!r}) is unusable: expected a list of names, a dict, or None."
+            )
+        is_list = isinstance(self.transforms, Iterable) and not hasattr(self.transforms, "dtype")
+        if callable(self.transforms) or not is_list:
             raise ConfigError(f"Source(transforms={self.transforms!r}) is unusable: expected a list of transforms.")
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if not isinstance(self.rename, Mapping):
@@ -72,6 +80,7 @@ class Source:
     __repr__ = short_repr
 
 
+@explains_calls
 class Mixture:
     """Several datasets in given shares: pass it to `Loader` in place of a dataset.
 

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.checks import did_you_mean, quoted
-from trajload.errors import ConfigError
+from trajload.errors import ConfigError, described
 from trajload.sampling.blocks import check_block_windows
 from trajload.sampling.continuous import ContinuousOrder
 from trajload.sampling.interleaved import InterleavedOrder, check_lanes_per_row
@@ -79,6 +80,7 @@ class Shuffled(OrderConfig):
         return ShuffledOrder(inputs)
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True)
 class Interleaved(OrderConfig):
     """Each window once an epoch, mixed like a shuffle, neighbours used close together so that frames decode once.
@@ -140,6 +142,7 @@ class Interleaved2(Interleaved):
         return Interleaved2Order(inputs, block_windows=self.block_windows, lanes_per_row=self.lanes_per_row)
 
 
+@explains_calls
 @dataclass(frozen=True)
 class Continuous(OrderConfig):
     """Row b of a batch continues row b of the batch before."""
@@ -150,6 +153,7 @@ class Continuous(OrderConfig):
         return ContinuousOrder(inputs)
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighted(OrderConfig):
     """Windows drawn with replacement, episodes by weight. The state records a digest of the weights.
@@ -178,7 +182,13 @@ class Weighted(OrderConfig):
             return self
         values = []
         for info in episodes():
-            value = self.episode_weights(info)
+            try:
+                value = self.episode_weights(info)
+            except Exception as err:
+                raise ConfigError(
+                    f"episode_weights failed for episode {info.index} ({info.key!r}): {described(err)}. Expected a function of "
+                    "EpisodeInfo that returns a number, or an array with one for each episode."
+                ) from err
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
                 raise ConfigError(
                     f"episode_weights gave {value!r} for episode {info.index} ({info.key!r}): expected a number >= 0."

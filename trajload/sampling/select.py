@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.checks import quoted
-from trajload.errors import ConfigError
+from trajload.errors import ConfigError, described
 from trajload.rng import check_seed
 from trajload.types import BoolArray, Int64Array
 
@@ -47,7 +48,13 @@ def choose_episodes(dataset: Dataset, episodes: EpisodeChoice) -> BoolArray | No
     if callable(episodes):
         is_chosen_E = np.zeros(num_episodes, dtype=np.bool_)
         for info in dataset.episodes():
-            answer = episodes(info)
+            try:
+                answer = episodes(info)
+            except Exception as err:
+                raise ConfigError(
+                    f"episodes failed for episode {info.index} ({info.key!r}): {described(err)}. Expected a function of "
+                    "EpisodeInfo that returns True or False, or numbers of episodes."
+                ) from err
             if not isinstance(answer, (bool, np.bool_)):
                 raise ConfigError(
                     f"episodes gave {answer!r} for episode {info.index} ({info.key!r}): expected True or False."
@@ -98,6 +105,7 @@ def episodes_json(is_chosen_E: BoolArray) -> dict[str, Any]:
     return {"num_episodes": len(number_N), "digest": hashlib.sha256(number_N.astype("<i8").tobytes()).hexdigest()}
 
 
+@explains_calls
 def split(dataset: Dataset, parts: Mapping[str, float], *, seed: int = 0) -> dict[str, Int64Array]:
     """Return the episodes of each part, by a keyed hash of the episode's key: pass one to `Loader(episodes=...)`.
 
@@ -119,7 +127,7 @@ def split(dataset: Dataset, parts: Mapping[str, float], *, seed: int = 0) -> dic
         >>> split(dataset, {"train": 0.9, "val": 0.1}, seed=7)["val"]  # doctest: +SKIP
         array([  3,  17,  42])
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     if not hasattr(dataset, "episode_key"):
         raise ConfigError(f"dataset={dataset!r} cannot be split: expected an opened dataset, as tl.open returns it.")
     if not isinstance(parts, Mapping):

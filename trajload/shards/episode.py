@@ -122,6 +122,10 @@ def _num_steps(episode: EpisodeInput, streams: Mapping[str, StreamSpec], encoded
     """Return the steps of the episode: as given, or the rows of its first stepwise stream."""
     num_steps = episode.num_steps
     if num_steps is None and episode.step_times_ns is not None:
+        if np.ndim(episode.step_times_ns) != 1:
+            raise ConfigError(
+                f"step_times_ns={episode.step_times_ns!r} is unusable: expected int64 nanoseconds (num_steps,), strictly rising."
+            )
         num_steps = len(episode.step_times_ns)
     if num_steps is None:
         rows = (s.num_rows for name, s in encoded.items() if streams[name].clock == "stepwise" and not s.is_whole)

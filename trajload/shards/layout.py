@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def check_streams(streams: Sequence[StreamSpec]) -> tuple[StreamSpec, ...]:
         ConfigError: No stream; two names equal but for case (WebDataset folds it); a name the format keeps for
             itself; an encoding that no shard holds, or that does not go with the dtype.
     """
-    if isinstance(streams, StreamSpec) or not isinstance(streams, Iterable):
+    if isinstance(streams, StreamSpec) or not np.iterable(streams):
         raise ConfigError(f"streams={streams!r} is unusable: expected a list of StreamSpec values.")
     specs = tuple(streams)
     if not specs:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from trajload.errors import TrajloadError
+from trajload.arguments import explains_calls
+from trajload.checks import check_bool, check_path
+from trajload.errors import ConfigError, TrajloadError
 from trajload.manifest import MANIFEST_NAME, FileEntry, IndexEntry, Manifest, ShardEntry, read_manifest
 from trajload.shards.index import ShardIndex
 from trajload.shards.index_check import index_problems
@@ -23,6 +25,7 @@ from trajload.types import PathLikeStr
 __all__ = ["Problem", "VerifyReport", "rebuild_index", "verify"]
 
 
+@explains_calls
 def verify(path: PathLikeStr, *, deep: bool = True, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Compare a dataset of trajload's own format with its manifest and indexes.
 
@@ -37,8 +40,13 @@ def verify(path: PathLikeStr, *, deep: bool = True, progress: Callable[[int, int
     Returns:
         The report; `ok` where nothing is damaged.
     """
+    root = check_path("path", path)
+    check_bool("deep", deep)
+    if progress is not None and not callable(progress):
+        raise ConfigError(
+            f"progress={progress!r} is unusable: expected a function of (bytes done, bytes in all), or None."
+        )
     report = VerifyReport(path=str(path), is_deep=deep)
-    root = Path(path)
     try:
         manifest = read_manifest(root)
     except TrajloadError as err:

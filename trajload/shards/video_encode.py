@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError, SourceError
 from trajload.types import Int64Array, NDArray
 
@@ -33,6 +34,7 @@ _SWS_FLAGS = 2 | 0x4000 | 0x40000 | 0x80000
 _MICROSECOND = Fraction(1, 1_000_000)
 
 
+@explains_calls
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoEncode:
     """How frames of an rgb stream become a video. The defaults trade some bytes for cheap random windows."""

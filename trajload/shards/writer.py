@@ -9,7 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from trajload.checks import check_int
+import numpy as np
+
+from trajload.arguments import explains_calls
+from trajload.checks import check_bool, check_int, check_path
 from trajload.errors import ConfigError, ShardError, at
 from trajload.manifest import MANIFEST_NAME, FileEntry, Manifest, ShardEntry, canonical_json, read_manifest, sha256_hex
 from trajload.manifest.files import write_manifest
@@ -38,8 +41,9 @@ def _rate(value: int | float | Fraction | str | None) -> Fraction | None:
     if value is None:
         return None
     try:
-        rate = Fraction(value)
-        if isinstance(value, float):
+        # NumPy's numbers would stay in the fraction, and no JSON holds them.
+        rate = Fraction(value.item() if isinstance(value, np.generic) else value)
+        if isinstance(value, (float, np.floating)):
             rate = rate.limit_denominator(100_000)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError) as err:
         raise ConfigError(f"step_rate_hz={value!r} is invalid: expected a number above 0, or a Fraction.") from err
@@ -48,6 +52,7 @@ def _rate(value: int | float | Fraction | str | None) -> Fraction | None:
     return rate
 
 
+@explains_calls
 class Writer:
     """Writes a dataset of trajload's own format; a context manager.
 
@@ -88,9 +93,15 @@ class Writer:
             ConfigError: A bad argument; `path` holds a dataset or anything else (without `append`), no dataset (with it), or
                 another Writer is at work there.
         """
-        self.path = Path(path)
+        self.path = check_path("path", path)
         rate = _rate(step_rate_hz)
         self._shard_bytes = check_int("shard_bytes", shard_bytes, _MIN_SHARD_BYTES)
+        check_bool("append", append)
+        if name is not None and not (isinstance(name, str) and name):
+            raise ConfigError(f"name={name!r} is unusable: expected text, or None for the folder's name.")
+        for argument, value in (("provenance", provenance), ("video", video)):
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{argument}={value!r} is unusable: expected a dict with names as keys, or None.")
         try:
             self._provenance: dict[str, Any] = json.loads(canonical_json(dict(provenance or {})))
         except (TypeError, ValueError) as err:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -143,6 +143,12 @@ class Dataset(ABC):
                 f"episode {episode} does not exist: the dataset {self.name!r} has {self.num_episodes} episodes."
             )
         return number % self.num_episodes
+
+    def __getitem__(self, item: object) -> NoReturn:
+        raise TypeError(
+            f"a dataset is not indexed, nor iterated: {self.name!r}[{item!r}]. episode(i) describes an episode, and episodes() all of them; "
+            "windows come from tl.Loader(dataset, window=..., global_batch_size=...), whose as_dataloader() is for trainers."
+        )
 
     def spec(self, stream: str) -> StreamSpec:
         """Return the spec of `stream`, or raise ConfigError listing the streams there are."""

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from trajload.arguments import explains_calls
+from trajload.checks import check_choice
 from trajload.errors import ConfigError, SourceError
 from trajload.sources.base import Dataset
 from trajload.types import PathLikeStr
@@ -18,6 +20,7 @@ __all__ = ["open"]
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
+@explains_calls
 def open(
     path_or_url: PathLikeStr,
     *,
@@ -52,6 +55,13 @@ def open(
         several = isinstance(path_or_url, Iterable)
         hint = " Several datasets are a tl.Mixture({name: (dataset, weight)})." if several else ""
         raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.{hint}") from None
+    check_choice("missing", missing, ("error", "skip"))
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ConfigError(f"name={name!r} is unusable: expected text, or None for what the dataset calls itself.")
+    if cache_dir is not None and not (isinstance(cache_dir, (str, os.PathLike)) and os.fspath(cache_dir)):
+        raise ConfigError(
+            f"cache_dir={cache_dir!r} is unusable: expected a folder, or None for one of the user's cache."
+        )
     if isinstance(text, bytes) or not text:
         raise ConfigError(f"path {path_or_url!r} is unusable: expected the path of a dataset folder.")
     url = _URL.match(text)

@@ -157,7 +157,7 @@ def test_layouts_are_declared() -> None:
         ),
         (lambda: tl.RandomCrop(4).out_layout(LAYOUT), r"RandomCrop\(streams=None\) is used outside a loader"),
         (lambda: tl.RandomFlip(1.5), r"p=1.5\) is invalid: expected a probability"),
-        (lambda: tl.RandomFlip(signs={"action": [2, 1]}), r"stream 'action' is \(2, 1\): expected \+1 or -1"),
+        (lambda: tl.RandomFlip(signs={"action": [2, 1]}), r"stream 'action' is \[2, 1\]: expected \+1 or -1"),
         (lambda: tl.RandomFlip(signs={"action": [1]}, per_frame=True), r"needs one draw for the whole window"),
         (lambda: tl.RandomFlip(streams=["a"], signs={"action": [1]}).out_layout(LAYOUT), r"gives 1 signs to .* \(2,\)"),
         (lambda: tl.RandomFlip(streams=["a"], signs={"grip": [1, -1]}).out_layout(LAYOUT), r"uint8 .* signed dtype"),

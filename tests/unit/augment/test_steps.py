@@ -84,7 +84,10 @@ def test_noise_has_the_asked_deviation() -> None:
     ("make", "message"),
     [
         (lambda: tl.FrameDrop(-0.1), r"FrameDrop\(p=-0.1\) is invalid"),
-        (lambda: tl.FrameDrop(0.1, mode="skip"), r"mode='skip'\) is unknown: expected 'repeat' or 'mask'"),
+        (
+            lambda: tl.FrameDrop(0.1, mode="skip"),
+            r"FrameDrop\(mode\)='skip' is unknown: expected one of 'repeat', 'mask'",
+        ),
         (lambda: tl.ActionNoise(-1.0), r"std=-1.0\) is invalid: expected finite numbers"),
         (lambda: tl.ActionNoise([float("inf")]), r"std=\[inf\]\) is invalid"),
         (

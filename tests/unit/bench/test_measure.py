@@ -63,9 +63,9 @@ def test_doubtful_figures_are_called_so() -> None:
     """CPUs that others take, and too few batches: what would be different another time is said."""
     import dataclasses
 
-    from trajload.bench.machine import CpuTime
     from trajload.bench.measure import _notes
     from trajload.bench.observe import Observation, ThreadUse
+    from trajload.machine import CpuTime
 
     thread = ThreadUse(None, "decode-0", "decode", {"decode": 0.9}, CpuTime(0.2, 0.7))
     fields = {field.name: None for field in dataclasses.fields(Observation)}

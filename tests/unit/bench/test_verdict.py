@@ -9,9 +9,9 @@ import pytest
 from trajload.bench.headspace import _test
 from trajload.bench.knobs import Facts
 from trajload.bench.loads import loads_of, slow_worker
-from trajload.bench.machine import CpuTime
 from trajload.bench.observe import Observation, ThreadUse
 from trajload.bench.verdict import LIMITS, Verdict, judge
+from trajload.machine import CpuTime
 from trajload.pipeline.interpreter import GilUse, Pause
 
 

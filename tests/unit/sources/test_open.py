@@ -136,5 +136,5 @@ def test_open_lerobot_without_pyarrow_gives_the_install_command(v2_folder: Path,
 
 def test_open_unknown_missing_policy_lists_the_choices(v2_folder: Path):
     """`missing=` takes two words."""
-    with pytest.raises(ConfigError, match=r"missing='ignore' is unknown: expected 'error' or 'skip'"):
+    with pytest.raises(ConfigError, match=r"missing='ignore' is unknown: expected one of 'error', 'skip'"):
         open_dataset(v2_folder, missing="ignore")  # type: ignore[arg-type]
