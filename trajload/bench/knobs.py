@@ -12,6 +12,7 @@ from trajload.bench.loads import Load
 from trajload.bench.sources import sources_of
 from trajload.loader import Loader
 from trajload.machine import num_cpus
+from trajload.sampling.orders import Interleaved
 
 __all__ = ["Facts", "Knob", "facts_of", "knobs_for"]
 
@@ -19,7 +20,9 @@ _MAX_READERS = 32
 _MAX_PREFETCH = 64
 _MORE = 4
 """A knob is turned to so many times what it was, and not at once to its end."""
-_BLOCK_WINDOWS = 16
+_BLOCK_WINDOWS, _MAX_BLOCK_WINDOWS = 16, 128
+_WORTH = 1.2
+"""Advice must promise more than noise."""
 _IDLE_SHARE = 0.5
 _CPUS_TAKEN = 0.8
 
@@ -52,6 +55,8 @@ class Facts:
     stride: int = 1
     span: int = 16
     has_pictures: bool = False
+    block_windows: int | None = None
+    """Of an order of blocks."""
     decoded_per_delivered: float | None = None
     """Frames that went through the decoder for each frame delivered."""
 
@@ -68,8 +73,23 @@ class Facts:
             return 1.0
         now = max(1.0, self.decoded_per_delivered or 1.0)
         lead_in = (now - 1) * self.num_steps
-        once = min((_BLOCK_WINDOWS - 1) * self.stride + self.span, _BLOCK_WINDOWS * self.num_steps) + lead_in
-        return max(1.0, now * _BLOCK_WINDOWS * self.num_steps / once)
+        return max(1.0, now * _BLOCK_WINDOWS * self.num_steps / (self.frames_of_block(_BLOCK_WINDOWS) + lead_in))
+
+    def frames_of_block(self, block_windows: int) -> int:
+        """Return how many frames so many neighbouring windows take together."""
+        return min((block_windows - 1) * self.stride + self.span, block_windows * self.num_steps)
+
+    @property
+    def longer_blocks(self) -> tuple[int, float] | None:
+        """(windows of a block that is about as long as a window, how many times fewer frames it decodes); None for no gain."""
+        old = self.block_windows
+        if not self.has_pictures or not old:
+            return None
+        new = min(-(-self.span // (_BLOCK_WINDOWS * self.stride)) * _BLOCK_WINDOWS, _MAX_BLOCK_WINDOWS)
+        if new <= old:
+            return None
+        factor = self.frames_of_block(old) / old / (self.frames_of_block(new) / new)
+        return (new, factor) if factor >= _WORTH else None
 
 
 def facts_of(loader: Loader, stats: Mapping[str, Any]) -> Facts:
@@ -95,6 +115,7 @@ def facts_of(loader: Loader, stats: Mapping[str, Any]) -> Facts:
         stride=window.stride,
         span=window.span,
         has_pictures=any(choice.spec.is_picture for choice in loader.streams),
+        block_windows=getattr(sampler.order_config, "block_windows", None),
         decoded_per_delivered=stats["frames_decoded"] / stats["frames"] if stats["frames"] else None,
     )
 
@@ -156,6 +177,11 @@ def knobs_for(
         if limit == "decode" and once is not None:
             text = 'use order="interleaved", which decodes each frame once for several windows'
             knobs.append(Knob(text, {"order": "interleaved"}, gain(once)))
+        if limit == "decode" and facts.longer_blocks is not None:
+            number, factor = facts.longer_blocks
+            text = f"use order=tl.Interleaved(block_windows={number}): blocks as long as a window decode {factor:.1f} times fewer frames, take more memory"
+            change = {"order": Interleaved(block_windows=number).to_json()}
+            knobs.append(Knob(f"{text} and change the order", change, gain(factor)))
         return (*knobs, _cheaper(limit, facts, gain))
     if limit == "collate":
         return _collate_elsewhere(facts, fed, own)
@@ -221,7 +247,7 @@ def _more_interpreters(
 
 
 def _decode_once(facts: Facts) -> float | None:
-    return facts.shared if facts.shared >= 1.2 else None
+    return facts.shared if facts.shared >= _WORTH else None
 
 
 def _cheaper(limit: str, facts: Facts, gain: Any) -> Knob:
