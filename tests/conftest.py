@@ -19,7 +19,7 @@ from by_path import load
 from hypothesis import HealthCheck, settings
 
 REPO = Path(__file__).resolve().parents[1]
-_LOOKS, _PAUSE_S = 3000, 0.01
+_LOOKS, _PAUSE_S = 1000, 0.01
 """What is on its way out is looked for so often; only failing tests pay it. Looks are counted and no clock is read: a
 process that was stopped for a minute, or got no core, has not been patient for that minute."""
 
