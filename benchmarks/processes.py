@@ -16,7 +16,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 QUIET_S = 0.5
 """Rest after a measurement: what was killed gives its memory and cores back."""
-KILLED_S = 10.0
+KILLED_S = 60.0
 """How long a killed process may take to be gone."""
 
 
@@ -77,7 +77,7 @@ def end_session(session: int) -> None:
     machine is later than the kill.
 
     Raises:
-        TimeoutError: Some still run ten seconds after they were killed (in an uninterruptible wait for a disk, say).
+        TimeoutError: Some still run a minute after they were killed (in an uninterruptible wait for a disk, say).
     """
     deadline = time.monotonic() + KILLED_S
     while alive := _alive(session):

@@ -9,18 +9,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from by_path import load
+from hypothesis import HealthCheck, settings
 
 REPO = Path(__file__).resolve().parents[1]
-_PATIENCE_S = 5.0
-"""A thread or child that is on its way out is given this long; only failing tests pay it."""
+_LOOKS, _PAUSE_S = 1000, 0.01
+"""What is on its way out is looked for so often; only failing tests pay it. Looks are counted and no clock is read: a
+process that was stopped for a minute, or got no core, has not been patient for that minute."""
 
+
+# How long an example takes, and how long making them takes, says how busy the machine is.
+settings.register_profile("trajload", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("trajload")
 
 _SIBLINGS = bool(os.environ.get("PYTEST_XDIST_WORKER"))
 """Whether other processes run tests beside this one."""
@@ -233,6 +239,15 @@ def _is_checked(target: str, own_folder: bool) -> bool:
     )
 
 
+def _patiently(look: Callable[[], list[str]]) -> list[str]:
+    """Return what is seen again and again; nothing as soon as nothing is seen."""
+    for _ in range(_LOOKS):
+        if not look():
+            return []
+        time.sleep(_PAUSE_S)
+    return look()
+
+
 def _own_fixtures_only(request: pytest.FixtureRequest) -> bool:
     definitions = request.node._fixtureinfo.name2fixturedefs.values()
     return all(d[-1].scope == "function" or d[-1].argname in ("real_data", "tmp_path_factory") for d in definitions)
@@ -252,27 +267,24 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
         now = _descriptors()
         return {fd: to for fd, to in now.items() if fds.get(fd) != to and _is_checked(to, own_folder)}
 
+    def new_names() -> set[str]:
+        names = {n for n in _names_of_ours() - segments if not _is_of_another_process(n)}
+        # Beside others a segment of nobody alive may be theirs: the session as a whole answers for it, see below.
+        return {n for n in names if n.startswith(f"torch_{os.getpid()}_")} if _SIBLINGS else names
+
+    def leaks() -> list[str]:
+        found = {
+            "threads": sorted(t.name for t in new_threads()),
+            "child processes": sorted(_children() - children),
+            "open descriptors": new_fds(),
+            "shared memory": sorted(new_names()),
+        }
+        return [f"{what} {left}" for what, left in found.items() if left]
+
     if new_threads() or new_fds() or _children() - children:
         gc.collect()  # what only waits for the collector is no leak
-    for thread in new_threads():
-        thread.join(_PATIENCE_S)
     # Threads of a library's own (Arrow's that read ahead) may close a file a moment after the call that opened it.
-    deadline = time.monotonic() + _PATIENCE_S
-    while new_fds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    left = []
-    if new_threads():
-        left.append(f"threads {sorted(t.name for t in new_threads())}")
-    if extra := _children() - children:
-        left.append(f"child processes {sorted(extra)}")
-    if extra_fds := new_fds():
-        left.append(f"open descriptors {extra_fds}")
-    names = {n for n in _names_of_ours() - segments if not _is_of_another_process(n)}
-    if _SIBLINGS:  # a segment of nobody alive may be theirs: the session as a whole answers for it, see below
-        names = {n for n in names if n.startswith(f"torch_{os.getpid()}_")}
-    if names:
-        left.append(f"shared memory {sorted(names)}")
-    if left:
+    if left := _patiently(leaks):
         pytest.fail("left behind: " + "; ".join(left))
 
 

@@ -15,6 +15,7 @@ _MOST_BATCHES = 20_000
 BASE: dict[str, Any] = {"window": tl.Window(num_steps=4), "global_batch_size": 16, "rank": 0, "world_size": 1}
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.multiproc
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Set-ups with one stage slowed on purpose: the verdict names it, and what it advises makes the loader faster.
 
-No time is asserted. Slow parts are slow by large factors, and speeds are compared with each other only.
+No time is asserted. Slow parts are slow by large factors, and speeds are compared with each other only. What is not as
+it must be is measured again, for longer, if other programs had the CPUs meanwhile; on a machine left alone it counts at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from busy import Others
 
 import trajload as tl
 from trajload.bench.headspace import fresh_loader, headspace
@@ -21,6 +23,8 @@ from trajload.bench.verdict import Verdict, judge
 
 pytestmark = pytest.mark.alone
 SECONDS = 1.2
+AGAIN = (1, 2, 4, 8)
+"""How many times as long a measurement takes that is made again and again."""
 ALONE = {"rank": 0, "world_size": 1}
 BASE: dict[str, Any] = {
     "window": tl.Window(num_steps=4),
@@ -171,15 +175,41 @@ def setup(request: pytest.FixtureRequest) -> Iterator[Setup]:
     yield request.param
 
 
-def look(loader: tl.Loader, setup: Setup) -> tuple[Observation, Verdict]:
-    seen = observe(loader, seconds=SECONDS, warmup_batches=2, step_s=setup.step_s)
-    return seen, judge(seen, facts_of(loader, seen.stats))
+def look(loader: tl.Loader, setup: Setup, once: Path) -> tuple[Observation, Verdict]:
+    """Return what is seen of such a loader, and the verdict; `once` is a file that slows whoever meets it first."""
+    for times in AGAIN:
+        once.unlink(missing_ok=True)
+        others = Others()
+        with fresh_loader(loader) as same:
+            seen = observe(same, seconds=times * SECONDS, warmup_batches=2, step_s=setup.step_s)
+            verdict = judge(seen, facts_of(same, seen.stats))
+        if verdict.limit == setup.limit or not others.disturbed:
+            break
+    return seen, verdict
 
 
-def speed(loader: tl.Loader, change: dict[str, Any], step_s: float) -> float:
+def speed(loader: tl.Loader, change: dict[str, Any], step_s: float, seconds: float, once: Path) -> float:
+    """Return the windows/s of a loader with some arguments changed."""
+    once.unlink(missing_ok=True)
     step_s = change.pop("step_s", step_s)
     with fresh_loader(loader, change) as changed:
-        return statistics.median(observe(changed, seconds=SECONDS, warmup_batches=2, step_s=step_s).rates)
+        return statistics.median(observe(changed, seconds=seconds, warmup_batches=2, step_s=step_s).rates)
+
+
+def gains_of(loader: tl.Loader, setup: Setup, seen: Observation, knobs: list[Knob], once: Path) -> dict[str, float]:
+    """Return how many times as fast each knob makes it, up to the first that helps enough."""
+    before, gains = statistics.median(seen.rates), dict[str, float]()
+    for times in AGAIN:
+        others = Others()
+        if times > 1:
+            before = speed(loader, {}, setup.step_s, times * SECONDS, once)
+        for knob in knobs:
+            gains[knob.text] = speed(loader, dict(knob.change), setup.step_s, times * SECONDS, once) / before
+            if gains[knob.text] >= setup.least_gain:
+                return gains
+        if not others.disturbed:
+            break
+    return gains
 
 
 @pytest.mark.slow
@@ -195,21 +225,15 @@ def test_verdict_names_what_is_slow_and_its_advice_helps(
     dataset = tl.open(long_or_demo[setup.data])
     transforms = setup.slow(slow_parts, monkeypatch, dataset, tmp_path)
     with tl.Loader(dataset, **{**BASE, **setup.more}, transforms=transforms) as loader:
-        seen, verdict = look(loader, setup)
+        seen, verdict = look(loader, setup, tmp_path / "first")
         assert verdict.limit == setup.limit, f"{verdict.sentence}\n{describe(seen)}"
         if setup.by_hand is not None:
             knobs = [Knob("by hand", setup.by_hand, 1.0)]
         else:
             knobs = [knob for knob in verdict.knobs if knob.change][:2]
         assert knobs, verdict.sentence
-        before, gains = statistics.median(seen.rates), {}
-        for knob in knobs:
-            (tmp_path / "first").unlink(missing_ok=True)
-            gains[knob.text] = speed(loader, dict(knob.change), setup.step_s) / before
-            if gains[knob.text] >= setup.least_gain:
-                break
-        else:
-            pytest.fail(f"{verdict.sentence} Tried: {gains}.\n{describe(seen)}")
+        gains = gains_of(loader, setup, seen, knobs, tmp_path / "first")
+        assert max(gains.values()) >= setup.least_gain, f"{verdict.sentence} Tried: {gains}.\n{describe(seen)}"
 
 
 def describe(seen: Observation) -> str:
@@ -230,9 +254,13 @@ def test_headspace_run_confirms_the_verdict(
     dataset = tl.open(long_or_demo[setup.data])
     transforms = setup.slow(slow_parts, monkeypatch, dataset, tmp_path)
     with tl.Loader(dataset, **{**BASE, **setup.more}, transforms=transforms) as loader:
-        seen, verdict = look(loader, setup)
-        rate = statistics.median(seen.rates)
-        free = headspace(loader, verdict, rate, seconds=0.5, step_s=setup.step_s)
+        for times in AGAIN:
+            others = Others()
+            seen, verdict = look(loader, setup, tmp_path / "first")
+            rate = statistics.median(seen.rates)
+            free = headspace(loader, verdict, rate, seconds=times * 0.5, step_s=setup.step_s)
+            if free.supports or not others.disturbed:
+                break
     assert verdict.limit == setup.limit and free.supports, f"{verdict.sentence} {free}"
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ import trajload as tl
 from trajload.errors import TrajloadError
 
 TIMEOUT_S = 2.0
+"""How long ranks wait for one that has died, on a machine that is quick; see `patience_s`."""
+LONG_S = 120.0
+"""How long they wait for one that comes."""
 
 
 def serve(port_file: str) -> None:
@@ -34,7 +38,7 @@ def join(rank: int, world: int, port: int) -> None:
     """Initialise torch.distributed with the store at `port`."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=LONG_S))
 
 
 def tell(out: str, value: Any) -> None:
@@ -77,7 +81,7 @@ class Replica:
         return [float(torch.rand(())), float(self.noise.random())]
 
     def checkpointer(self, folder: str, **options: Any) -> tl.Checkpointer:
-        options = {"mode": "sync", "timeout_s": TIMEOUT_S, "retries": 0, "max_aborted": 1, **options}
+        options = {"mode": "sync", "timeout_s": LONG_S, "retries": 0, "max_aborted": 1, **options}
         return tl.Checkpointer(folder, self.state, rng=tl.Streams(noise=self.noise), **options)
 
 
@@ -91,8 +95,10 @@ def die_while_saving(
     ckpt = one.checkpointer(folder, mode=mode)
     ckpt.resume()
     one.update(1)
+    begin = time.monotonic()
     ckpt.save(1)
     ckpt.wait()
+    timeout_s = patience_s(time.monotonic() - begin)
     one.update(2)
     dist.barrier()
 
@@ -101,7 +107,8 @@ def die_while_saving(
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert ckpt._saver is not None
-    ckpt._saver._reached = reached
+    ckpt.settings = replace(ckpt.settings, timeout_s=timeout_s)
+    ckpt._saver._reached, ckpt._saver._timeout_s = reached, timeout_s
     begin = time.monotonic()
     raised = None
     try:
@@ -109,15 +116,25 @@ def die_while_saving(
         ckpt.wait()
     except TrajloadError as err:
         raised = f"{type(err).__name__}: {err}"
-    tell(out, {"raised": raised, "after_s": time.monotonic() - begin})
+    tell(out, {"raised": raised, "after_s": time.monotonic() - begin, "timeout_s": timeout_s})
     os._exit(0)  # a process group with a dead member cannot be left in good order
+
+
+def patience_s(save_s: float) -> float:
+    """Return how long ranks, all of them, shall wait for each other, given how long a save took this one.
+
+    On a machine that is busy with other things a rank that lives must not be taken for dead.
+    """
+    longest = torch.tensor(save_s)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return max(TIMEOUT_S, 5 * float(longest))
 
 
 def go_on(folder: str, rank: int, world: int, port: int, out: str, save_at: int | None = None) -> None:
     """Resume, tell what was found and the next draws, and save once more."""
     join(rank, world, port)
     one = Replica(rank + 50)
-    with one.checkpointer(folder, timeout_s=20.0) as ckpt:
+    with one.checkpointer(folder) as ckpt:
         report = ckpt.resume()
         told = {"step": report.step, "weights": digest(dict(one.model.state_dict())), "diffs": report.diffs}
         told["fell_back"] = [fault.seq for fault in report.fell_back_from]
@@ -134,7 +151,7 @@ def train(folder: str, rank: int, world: int, port: int, out: str, steps: int) -
     join(rank, world, port)
     one = Replica(rank)
     rows = []
-    with one.checkpointer(folder, timeout_s=20.0, keep=tl.Keep(last=9)) as ckpt:
+    with one.checkpointer(folder, keep=tl.Keep(last=9)) as ckpt:
         ckpt.resume()
         for step in range(1, steps + 1):
             one.update(step)
@@ -184,7 +201,7 @@ def due(folder: str, rank: int, world: int, port: int, out: str) -> None:
     join(rank, world, port)
     one = Replica(rank)
     begun = []
-    with one.checkpointer(folder, every=tl.Every(seconds=100.0), timeout_s=20.0) as ckpt:
+    with one.checkpointer(folder, every=tl.Every(seconds=100.0)) as ckpt:
         ckpt.resume()
         for step in range(1, 9):
             if rank == 0 and step in (3, 6):
@@ -212,7 +229,7 @@ def shard(
         fully_shard(layer)
     optim = torch.optim.AdamW(model.parameters(), lr=0.01)
     state: dict[str, Any] = {"model": model, "optim": optim, "counts": {"updates": 0}}
-    with tl.Checkpointer(folder, state, rng=tl.Streams(), mode=mode, timeout_s=30.0) as ckpt:  # type: ignore[arg-type]
+    with tl.Checkpointer(folder, state, rng=tl.Streams(), mode=mode, timeout_s=LONG_S) as ckpt:  # type: ignore[arg-type]
         raised, told = "", {}
         try:
             report = ckpt.resume()
@@ -260,7 +277,7 @@ def pieces(folder: str, rank: int, world: int, port: int, out: str, value: float
     }
     held = [state["in_dict"]["deep"]["w"], state["in_list"][0], state["bare"]]
     raised = ""
-    with tl.Checkpointer(folder, state, mode="async", timeout_s=30.0) as ckpt:
+    with tl.Checkpointer(folder, state, mode="async", timeout_s=LONG_S) as ckpt:
         try:
             if ckpt.resume().fresh:
                 ckpt.save(1)

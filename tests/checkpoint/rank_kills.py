@@ -11,11 +11,9 @@ from typing import Any
 from trajload.checkpoint.nursery import Child, Nursery
 from trajload.checkpoint.store import Store
 
-LIMIT_S = 240.0
-TIMEOUT_S = 2.0
-"""That the ranks of rank_jobs.py give each other."""
-LATE_S = 5.0
-"""So much later than that they may notice."""
+LIMIT_S = 600.0
+LATE_S = 30.0
+"""So much later than the ranks agreed to wait they may notice."""
 
 OF_RANK_0 = ["begun", "part made", "files written", "part finished", "voting", "committing", "committed", "told"]
 OF_OTHERS = ["begun", "part made", "files written", "part finished", "voting", "told"]
@@ -60,7 +58,10 @@ def what_is_wrong(
     else:
         kind = "CheckpointAbortedError: "
         must(all((answer["raised"] or "").startswith(kind) for answer in survivors), f"survivors: {survivors}")
-        must(all(answer["after_s"] < TIMEOUT_S + LATE_S for answer in survivors), f"survivors are late: {survivors}")
+        must(
+            all(answer["after_s"] < answer["timeout_s"] + LATE_S for answer in survivors),
+            f"survivors are late: {survivors}",
+        )
         if victim != 0:
             named = f"rank {victim} did not come to the vote" in (survivors[0]["raised"] or "")
             must(named, f"rank 0 does not name the dead: {survivors[0]}")

@@ -15,7 +15,7 @@ import pytest
 from trajload.demo import EpisodeLength, generate
 
 REPO = Path(__file__).resolve().parents[2]
-LIMIT_S = 300.0
+LIMIT_S = 900.0
 """Of one process; on an idle machine each takes a few seconds."""
 
 pytestmark = pytest.mark.multiproc
@@ -84,18 +84,26 @@ def test_world_model_killed_and_resumed_prints_the_losses_of_a_run_that_was_not(
     """SIGKILL between two checkpoints, then --resume: every loss printed is that of the whole run, digit by digit."""
     arguments = (small_dataset, "--steps", 30, "--checkpoint-every", 8, "--log-every", 1)
     whole = runs.start(tmp_path / "whole", "rssm_world_model.py", *arguments)
-    killed = runs.start(tmp_path / "parts", "rssm_world_model.py", *arguments)
-    assert killed.stdout is not None
-    before = ""
-    while 18 not in losses(before):  # checkpoints are after 8 and 16; the second waits for the first to be on the disk
-        line = killed.stdout.readline()
-        assert line, "the run ended before it was killed"
-        before += line
-    killed.send_signal(signal.SIGKILL)
-    before += killed.stdout.read()
-    assert killed.wait() == -signal.SIGKILL
+    # Where this process gets a CPU too late to kill it on the way, it is started anew.
+    for attempt in range(10):
+        parts = tmp_path / f"parts-{attempt}"
+        killed = runs.start(parts, "rssm_world_model.py", *arguments)
+        assert killed.stdout is not None and killed.stderr is not None
+        before = ""
+        while 18 not in losses(
+            before
+        ):  # checkpoints are after 8 and 16; the second waits for the first to be on the disk
+            line = killed.stdout.readline()
+            assert line, f"the run ended before train_step 18: {killed.stderr.read()}"
+            before += line
+        killed.send_signal(signal.SIGKILL)
+        before += killed.stdout.read()
+        if killed.wait() == -signal.SIGKILL and 30 not in losses(before):
+            break
+    else:
+        pytest.fail("the run came to its end each time before it was killed")
 
-    out = runs.finish(runs.start(tmp_path / "parts", "rssm_world_model.py", *arguments, "--resume"))
+    out = runs.finish(runs.start(parts, "rssm_world_model.py", *arguments, "--resume"))
     resumed_at = re.search(r"^resumed at train_step (\d+)$", out, re.MULTILINE)
     assert resumed_at is not None and int(resumed_at[1]) in (8, 16, 24)
     expected_out = runs.finish(whole)

@@ -42,7 +42,7 @@ def work(folder, arm, template):
 
 def kill_everywhere(root: Path, template: Path | None) -> list[tuple[Path, int]]:
     """Return each folder a Writer was killed in, and its exit status; the last one finished."""
-    return kill_at_every_call(WRITE, root, str(template or ""), timeout_s=120)
+    return kill_at_every_call(WRITE, root, str(template or ""), timeout_s=600)
 
 
 @pytest.mark.multiproc

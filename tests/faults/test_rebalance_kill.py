@@ -56,7 +56,7 @@ def test_killed_at_every_fsync_and_rename_it_is_finished_by_the_same_call(
     source: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     """Before: no dataset, or a perfect one. After the next run: the files of a run that was never killed, and no others."""
-    runs = kill_at_every_call(REBALANCE, tmp_path, str(source), timeout_s=240)
+    runs = kill_at_every_call(REBALANCE, tmp_path, str(source), timeout_s=900)
     assert len(runs) >= 30 and runs[-1][1] == 0
     assert all(status == -signal.SIGKILL for _, status in runs[:-1])
     kept, outcomes = [], []
@@ -84,20 +84,21 @@ def test_killed_from_outside_in_the_middle_of_a_shard_it_is_finished(
     code = """
 import sys, time
 from trajload.convert import rebalance as module
-real = module.stored_record
-def slow(*arguments):
-    print("going", flush=True)
-    time.sleep(0.05)
+real, left = module.stored_record, 5
+def until_killed(*arguments):
+    global left
+    left -= 1
+    if left == 0:
+        print("here", flush=True)
+        time.sleep(1e6)
     return real(*arguments)
-module.stored_record = slow
+module.stored_record = until_killed
 module.rebalance(sys.argv[1], sys.argv[2], num_shards=3, by="steps", measure=False)
 """
     out = tmp_path / "out"
     command = [sys.executable, "-c", code, str(source), str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(5):
-            assert process.stdout.readline() == "going\n"
+        assert process.stdout is not None and process.stdout.readline() == "here\n"
         process.kill()
     assert (out / PLAN_NAME).exists() and not (out / "manifest.json").exists()
     assert list(out.rglob("*.tar.tmp"))

@@ -20,7 +20,7 @@ from by_path import load
 import trajload as tl
 
 HERE = Path(__file__).parent
-LIFE_TIMEOUT_S = 300
+LIFE_TIMEOUT_S = 900
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
 """Of programs that tests start: this copy of trajload is the one they import."""
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 import trajload as tl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))  # as a script it has not the path of the tests
+from joining import join
 from row_digests import row_digests
 
 STEPS_PER_PASS, EVERY, LAST = 5, 3, 12
@@ -292,45 +293,32 @@ THROUGH: dict[str, tuple[tuple[tuple[int, int | None], ...], Callable[[Life], No
 """Name → lives, what one process does, and modules to import before the first fork."""
 
 
-def run(life: Life, through: Callable[[Life], None], port: int) -> None:
+def run(life: Life, through: Callable[[Life], None], listener: socket.socket) -> None:
     """Be one process."""
-    os.environ.update(
-        RANK=str(life.rank),
-        LOCAL_RANK=str(life.rank),
-        WORLD_SIZE=str(life.world_size),
-        LOCAL_WORLD_SIZE=str(life.world_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
-    if life.world_size > 1:
-        dist.init_process_group("gloo")
+    os.environ.update(LOCAL_RANK=str(life.rank), LOCAL_WORLD_SIZE=str(life.world_size))
+    join(listener, life.rank, life.world_size)
     through(life)
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def live(framework: str, dataset: str, folder: Path) -> None:
     """Run all lives of a framework, one after the other."""
     lives, through, _ = THROUGH[framework]
     for number, (world_size, killed_at) in enumerate(lives):
-        port, pids = free_port(), []
+        listener, pids = socket.create_server(("127.0.0.1", 0), backlog=64), []
         for rank in range(world_size):
             pid = os.fork()
             if pid == 0:
                 try:
-                    run(Life(dataset, folder, number, rank, world_size, killed_at), through, port)
+                    run(Life(dataset, folder, number, rank, world_size, killed_at), through, listener)
                 except BaseException as err:
                     traceback.print_exc()
                     print(f"life {number}, rank {rank}: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
                     os._exit(1)
                 os._exit(0)
             pids.append(pid)
+        listener.close()
         for pid in pids:
             _, status = os.waitpid(pid, 0)
             ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)

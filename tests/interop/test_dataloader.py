@@ -294,7 +294,9 @@ def test_windows_that_workers_find_bad_reach_the_state(
     assert state["quarantine"]
     dataloader = wrap(num_workers, make_loader(**options), steps_per_epoch=10)
     assert digests(dataloader) == plain
-    assert dataloader.state_dict()["quarantine"] == state["quarantine"]
+    # Threads that were quick have found some for batches that nobody took: they stand from later train_steps on.
+    found = [row for row in dataloader.state_dict()["quarantine"] if row[1] < len(plain)]
+    assert found == state["quarantine"]
 
 
 @pytest.mark.multiproc

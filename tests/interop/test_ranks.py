@@ -20,7 +20,7 @@ from trajload.pipeline.ranks import compare_facts
 def answers(demo_dataset: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     """What each rank of each scenario got, see ranks.py."""
     command = [sys.executable, str(Path(__file__).with_name("ranks.py")), str(demo_dataset)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -63,7 +63,7 @@ def test_rank_that_never_comes_is_an_error_and_no_hang(answers: dict[str, list[s
     *waited, elsewhere = answers["absent_rank"]
     assert elsewhere == "elsewhere"
     for said in waited:
-        assert re.search(r"StageFailedError: rank 2 did not come to check_ranks within 0\.5 s.*check_ranks=False", said)
+        assert re.search(r"StageFailedError: rank 2 did not come to check_ranks within 1\.5 s.*check_ranks=False", said)
 
 
 @pytest.mark.multiproc

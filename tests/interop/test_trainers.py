@@ -72,7 +72,7 @@ def test_torchrun_needs_no_arguments(
     script = tmp_path / "job.py"
     script.write_text(TORCHRUN)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    done = subprocess.run([*launch, str(demo_dataset)], capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run([*launch, str(demo_dataset)], capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     first, second = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
     with make_loader() as loader:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from interrupting import interrupt
 
 import trajload as tl
 from trajload.errors import ConfigError, SourceError, StageFailedError
@@ -29,6 +30,10 @@ pytestmark = [
     # Torch raises a worker's death from a signal handler, at any instruction: a socket it was just then making to take
     # a tensor over is left to the collector, which closes it, and says so.
     pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+    # Raised where Python drops an object, it goes no further, and torch tells of the death again when it waits.
+    pytest.mark.filterwarnings(
+        "ignore:(?s)Exception ignored.*DataLoader worker:pytest.PytestUnraisableExceptionWarning"
+    ),
 ]
 
 Make = Callable[..., tl.Loader]
@@ -79,19 +84,22 @@ def test_killed_worker_is_named_and_the_run_goes_on(
     ) as dataloader:
         got: list[str] = []
         pid = 0
-        began = time.monotonic()
+        before = set(psutil.Process().children())
         with pytest.raises((StageFailedError, RuntimeError)) as caught:
             for batch in dataloader:
                 got.append(batch.digest())
                 if len(got) == 3:
-                    pid = sorted(child.pid for child in psutil.Process().children())[-2:][number]  # the youngest
-                    began = time.monotonic()
+                    workers = sorted(set(psutil.Process().children()) - before, key=lambda child: child.pid)
+                    assert len(workers) == 2
+                    pid = workers[number].pid
                     os.kill(pid, signal.SIGKILL)
                 del batch
-        assert time.monotonic() - began < 10
         assert f"(pid {pid})" in str(caught.value)
         assert got == want[: len(got)]
-        assert [batch.digest() for batch in dataloader] == want[len(got) : 10]
+        # Raised by torch while a batch was looked at here, that batch counts as delivered.
+        begin = dataloader.loader.train_step
+        assert begin - len(got) in ((0,) if isinstance(caught.value, StageFailedError) else (0, 1))
+        assert [batch.digest() for batch in dataloader] == want[begin:10]
 
 
 @pytest.mark.multiproc
@@ -106,6 +114,22 @@ def test_worker_that_dies_while_it_is_waited_for_is_named(make_loader: Make) -> 
         ),
     ):
         list(dataloader)
+
+
+@pytest.mark.multiproc
+def test_persistent_worker_that_dies_between_two_loops_is_replaced(make_loader: Make, want: list[str]) -> None:
+    """The next loop finds it dead and starts new ones, whoever it was that torch told of the death."""
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=4, multiprocessing_context="fork", persistent_workers=True
+    ) as dataloader:
+        assert [batch.digest() for batch in dataloader] == want[:4]
+        worker = dataloader._iterator._workers[0]
+        with contextlib.suppress(RuntimeError):  # torch's, from its signal handler
+            worker.kill()
+            worker.join(60)
+        worker.join(60)
+        assert not worker.is_alive()
+        assert [batch.digest() for batch in dataloader] == want[4:8]
 
 
 def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:
@@ -137,17 +161,14 @@ def test_interrupt_leaves_nothing_running(
         assert child.stdout.readline() == "running\n"
         workers = psutil.Process(child.pid).children(recursive=True)
         assert len(workers) >= 2
-        if to == "group":
-            os.killpg(child.pid, signal.SIGINT)
-        else:
-            os.kill(child.pid, signal.SIGINT)
-        _, errors = child.communicate(timeout=60)
+        kill = os.killpg if to == "group" else os.kill
+        _, errors, _ = interrupt(child, lambda: kill(child.pid, signal.SIGINT))
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
     assert "KeyboardInterrupt" in errors
-    gone, alive = psutil.wait_procs(workers, timeout=10)
+    gone, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive, f"{alive} of {gone + alive} still run"
 
 

@@ -18,7 +18,7 @@ _NOTHING = _CODE.replace("import trajload\n", "")
 
 def fresh(code: str) -> str:
     """Return what `code` prints in a new interpreter that imports nothing by itself."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 @pytest.mark.multiproc

@@ -52,7 +52,7 @@ def test_recorded_robot_data_through_sigkills_gives_the_uninterrupted_stream(rea
     dataset, log, num_steps = real_data / "lerobot_v3/made_by_lerobot", tmp_path / "stream.jsonl", 60
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(dataset), str(log), "8", str(num_steps)],
-        capture_output=True, text=True, timeout=400, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["kills"] == 8

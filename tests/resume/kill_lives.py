@@ -2,6 +2,8 @@
 
     python kill_lives.py DATASET LOG NUM_KILLS NUM_STEPS
 
+The last life, which is left alone, goes to train_step NUM_STEPS, or to the end of its first batch if that is passed.
+
 One line a train_step goes to LOG in a single write: the digest of each row of the global batch, and the state after it.
 So batch and state are kept or lost together, as a training job's checkpoint keeps model and loader together.
 Lives differ in ranks, workers and prefetch depth. The children are forked from a process that has imported
@@ -53,8 +55,9 @@ def life(
             loader.load_state_dict(json.loads(json.dumps(state)))
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     iterators = [iter(loader) for loader in loaders]
-    while loaders[0].train_step < num_steps:
-        step = loaders[0].train_step
+    is_first = True
+    while is_first or loaders[0].train_step < num_steps:
+        is_first, step = False, loaders[0].train_step
         batches = [next(it) for it in iterators]
         line = {
             "train_step": step,
@@ -76,14 +79,15 @@ def main() -> None:
         loader.batch_at(0)
     rng = random.Random(5)
     kills = 0
-    while (last_state(log) or {"cursor": {"train_step": 0}})["cursor"]["train_step"] < num_steps:
+    while True:
         settings = (rng.choice([1, 2, 4]), rng.choice([0, 1, 4]), rng.choice([1, 2, 8]))
         read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(read_end)
             try:
-                life(dataset, log, *settings, num_steps, write_end)
+                # Until it is killed, however long a busy machine lets it live.
+                life(dataset, log, *settings, num_steps if kills >= num_kills else 10**9, write_end)
             except BaseException as err:
                 print(f"life failed: {settings}: {type(err).__name__}: {err}", file=sys.stderr, flush=True)
                 os._exit(1)
@@ -91,14 +95,15 @@ def main() -> None:
         os.close(write_end)
         os.read(read_end, 1)  # returns at the first delivered batch
         os.close(read_end)
-        if kills < num_kills:
+        is_last = kills >= num_kills
+        if not is_last:
             time.sleep(rng.uniform(0, 0.06))
             os.kill(pid, signal.SIGKILL)
             kills += 1
         _, status = os.waitpid(pid, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
             raise SystemExit(f"a life ended with {os.WEXITSTATUS(status)}")
-        if kills >= num_kills and os.WIFEXITED(status):
+        if is_last:
             break
     print(json.dumps({"kills": kills}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,25 @@ def test_process_that_fails_or_ends_too_early_is_reported(finished: tuple[DemoRe
         run_and_kill(whole, kill_after=99, on_step=lambda done: None)
     with pytest.raises(StageFailedError, match="nothing to resume: the checkpoint has 4 train_steps done"):
         run_to_end(whole, on_step=lambda done: None)
+
+
+def test_process_that_is_to_be_killed_waits_however_late_the_kill_comes(
+    finished: tuple[DemoResult, str], tmp_path: Path
+) -> None:
+    """Who watches it looks away until it has made all train_steps but the last: it is killed all the same."""
+    config = TrainConfig(
+        dataset=finished[0].dataset, folder=str(tmp_path / "run"), log="log.jsonl", train_steps=4, checkpoint_every=2
+    )
+    log, seen = tmp_path / "run" / "log.jsonl", list[int]()
+    end = time.monotonic() + 300
+
+    def look_away(done: int) -> None:
+        while done > 0 and len(read_log(log)) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        seen.append(done)
+
+    run_and_kill(config, kill_after=1, on_step=look_away)
+    assert len(read_log(log)) == 3 and seen[-1] == 3
 
 
 def test_too_few_train_steps_are_refused(tmp_path: Path) -> None:

@@ -159,9 +159,9 @@ def observe(
             episodes: list[int] = []
             num_windows = 0
             ending.hold()
-            start = told = time.perf_counter()
+            start = told = slice_start = time.perf_counter()
             for i in range(NUM_SLICES):
-                slice_start, until, windows = time.perf_counter(), start + seconds * (i + 1) / NUM_SLICES, 0
+                until, windows = start + seconds * (i + 1) / NUM_SLICES, 0
                 while windows == 0 or (time.perf_counter() < until and not ending.wanted):
                     if num_batches is not None and len(waits) >= num_batches and windows:
                         break
@@ -174,12 +174,12 @@ def observe(
                     if step_s:
                         time.sleep(step_s)
                     now = time.perf_counter()
-                    if progress is not None and (now - told > _TICK_S or now >= start + seconds):
+                    if progress is not None and now - told > _TICK_S:
                         told = now
-                        ready = loader.stats_recorder.queue()["mean_ready"]
-                        rate = (num_windows + windows) / (now - start)
-                        progress(Live(min(now - start, seconds), seconds, rate, sum(waits) / (now - start), ready))
-                sliced_s = time.perf_counter() - slice_start
+                        progress(_live(loader, now - start, seconds, num_windows + windows, sum(waits)))
+                # Slices touch, so that the rate of the whole lies between theirs.
+                slice_start, before = time.perf_counter(), slice_start
+                sliced_s = slice_start - before
                 if not (
                     ending.wanted and rates and sliced_s < seconds / NUM_SLICES / 2
                 ):  # too short to count beside others
@@ -187,7 +187,9 @@ def observe(
                 num_windows += windows
                 if ending.wanted:
                     break
-            elapsed = time.perf_counter() - start
+            elapsed = slice_start - start
+            if progress is not None:
+                progress(_live(loader, elapsed, seconds, num_windows, sum(waits)))
             figures = loader.stats()
             cpu_after = _all_threads(figures["worker_pids"])
             use, worker_uses = watch.take(), workers.interpreter_uses()
@@ -218,6 +220,11 @@ def observe(
         began=start,
         is_stopped=ending.wanted and elapsed < seconds,
     )
+
+
+def _live(loader: Loader, elapsed_s: float, seconds: float, num_windows: int, waited_s: float) -> Live:
+    ready = loader.stats_recorder.queue()["mean_ready"]
+    return Live(min(elapsed_s, seconds), seconds, num_windows / elapsed_s, waited_s / elapsed_s, ready)
 
 
 def _take(batches: Any) -> Any:

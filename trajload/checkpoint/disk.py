@@ -108,6 +108,7 @@ class Disk:
 
         until = time.monotonic() + patience_s
         while True:
+            is_last_look = time.monotonic() >= until
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as err:
@@ -115,7 +116,7 @@ class Disk:
                     raise
             else:
                 return True
-            if time.monotonic() >= until:
+            if is_last_look:
                 return False
             time.sleep(0.01)
 

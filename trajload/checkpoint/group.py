@@ -135,12 +135,13 @@ class Together(Group):
         found: Answers = {0: mine}
         end, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
         while len(found) < self.world and not any(map(is_bad, found.values())):
-            before = len(found)
+            # Read before the look: who was stopped, or got no CPU, in between has not seen what came meanwhile.
+            before, is_last_look = len(found), time.monotonic() > end
             for rank in range(1, self.world):
                 if rank not in found and self._has(f"{key}/{rank}"):
                     found[rank] = self._get(f"{key}/{rank}")
             if len(found) == before:
-                if time.monotonic() > end:
+                if is_last_look:
                     return found, [rank for rank in range(self.world) if rank not in found]
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _POLL_S[1])
@@ -150,15 +151,17 @@ class Together(Group):
         end, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
         # Looked at before it is read: reading what is not there would wait inside the store, deaf to Ctrl-C, and
         # would hold up the training loop, which may use the same connection.
-        while not self._has(key):
-            if time.monotonic() > end:
+        while True:
+            is_last_look = time.monotonic() > end
+            if self._has(key):
+                return self._get(key)
+            if is_last_look:
                 raise CheckpointAbortedError(
                     f"rank 0 said nothing about {topic.split('/')[0]!r} within {timeout_s:g} s, rank {self.rank} waited for it. "
                     "It has died, hangs, or did not come to the same call: every rank must call the checkpointer alike."
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S[1])
-        return self._get(key)
 
     def _forget(self, keys: list[str]) -> None:
         """Delete what was said before a decision that every rank has come to: all have read it."""

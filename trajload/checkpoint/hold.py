@@ -78,11 +78,12 @@ class Hold:
             raise CheckpointError(f"rank 0 cannot open the store: {said}")
         end = time.monotonic() + _PATIENCE_S
         while not self.is_open:
+            is_last_look = time.monotonic() > end
             try:
                 self.look(create=False)
                 self.is_open = True
             except CheckpointError:
-                if time.monotonic() > end:
+                if is_last_look:
                     raise
                 time.sleep(0.2)
         return self._store

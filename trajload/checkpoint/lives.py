@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,7 @@ class Life:
 
     def __init__(self, nursery: Nursery, spec: Spec, folder: Path, name: str) -> None:
         self._nursery = nursery
-        self.spec = replace(spec, port=_free_port()) if spec.ranks > 1 else spec
+        self.spec = spec
         self._folder, self._name = folder, name
         self._processes: list[Child] = []
         self._offset, self._lines = 0, list[dict[str, Any]]()
@@ -115,9 +113,3 @@ class Life:
                     f"the training hangs: nothing new in {self.spec.log!r} for {timeout_s:g} s.\n{said}"
                 )
             time.sleep(_POLL_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from trajload.checkpoint.targets import find_target
+from trajload.errors import StageFailedError
+from trajload.storage.atomic import write_atomic
 
 __all__ = ["Spec", "Training", "run"]
 
@@ -52,7 +54,6 @@ class Spec:
     every: int
     mode: str
     ranks: int = 1
-    port: int = 0
     stop_at: int | None = None
     """Step after which the process does nothing more but wait to be killed; later where it would have saved nothing by then."""
     save_at_once: bool = False
@@ -72,7 +73,7 @@ def train(spec: Spec, rank: int) -> None:
     if spec.ranks > 1:
         import torch.distributed as dist
 
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{spec.port}", rank=rank, world_size=spec.ranks)
+        _join(spec, rank)
     from trajload.checkpoint.checkpointer import Checkpointer
     from trajload.checkpoint.every import Every
     from trajload.checkpoint.trace import leaves_of, value_of
@@ -113,6 +114,27 @@ def train(spec: Spec, rank: int) -> None:
     if spec.ranks > 1:
         dist.barrier()  # rank 0 serves the store that the others' last words go through
         dist.destroy_process_group()
+
+
+def _join(spec: Spec, rank: int) -> None:
+    """Initialise torch.distributed. Rank 0 serves the others at a port of the system's choice, which it leaves in a file."""
+    import torch.distributed as dist
+
+    tcp_store: Any = dist.TCPStore  # type: ignore[attr-defined]
+    note = Path(f"{spec.log}.port")
+    if rank == 0:
+        store = tcp_store("127.0.0.1", 0, spec.ranks, is_master=True, wait_for_workers=False)
+        write_atomic(note, str(store.port).encode())
+    else:
+        end = time.monotonic() + spec.timeout_s
+        while not note.exists():
+            if time.monotonic() > end:
+                raise StageFailedError(
+                    f"rank 0 has not come up within {spec.timeout_s:g} s, rank {rank} waited for it."
+                )
+            time.sleep(0.005)
+        store = tcp_store("127.0.0.1", int(note.read_text()), spec.ranks, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=spec.ranks)
 
 
 class _Log:

@@ -140,7 +140,10 @@ class Batch(dict[str, "torch.Tensor | list[Any]"]):
         return hasher.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (dict(self), self.train_step, self.refs))
+        # torch 2.13 writes uint16 tensors and cannot read them again: depth travels as int16, bit for bit.
+        names = tuple(k for k, v in self.items() if isinstance(v, torch.Tensor) and v.dtype == torch.uint16)
+        values = {k: v.view(torch.int16) if k in names else v for k, v in self.items()}  # type: ignore[union-attr]
+        return (_rebuild, (values, self.train_step, self.refs, names))
 
     def __repr__(self) -> str:
         parts = []
@@ -152,7 +155,14 @@ class Batch(dict[str, "torch.Tensor | list[Any]"]):
         return "\n".join([f"Batch(train_step={self.train_step},", *parts, ")"])
 
 
-def _rebuild(values: dict[str, torch.Tensor | list[Any]], train_step: int, refs: tuple[WindowRef, ...]) -> Batch:
+def _rebuild(
+    values: dict[str, torch.Tensor | list[Any]],
+    train_step: int,
+    refs: tuple[WindowRef, ...],
+    uint16: tuple[str, ...] = (),
+) -> Batch:
+    for name in uint16:
+        values[name] = values[name].view(torch.uint16)  # type: ignore[union-attr]
     return Batch(values, train_step=train_step, refs=refs)
 
 

@@ -148,7 +148,7 @@ class BatchSlots(StreamSlots):
             for key, array in arrays.items():
                 if key not in self._plan.values and not is_filled and key not in but:
                     array[...] = 0
-            super().__init__(arrays, self._plan.layouts, self.text, self.num_rows)
+            super().__init__(arrays, self._plan.layouts, self.text, self._plan.text, self.num_rows)
             self.is_first: BoolArray = arrays["is_first"]
             self.is_last: BoolArray = arrays["is_last"]
             self.is_terminal: BoolArray = arrays["is_terminal"]

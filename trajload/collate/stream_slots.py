@@ -83,6 +83,7 @@ class StreamSlots:
         arrays: Mapping[str, NDArray],
         layouts: Mapping[str, StreamLayout],
         text: dict[str, list[Any]],
+        text_dtypes: Mapping[str, str],
         num_rows: int,
     ) -> None:
         """Wrap arrays that exist, named as in a batch; see `empty_row` and `BatchSlots`."""
@@ -106,6 +107,8 @@ class StreamSlots:
         """(B,), text streams too."""
         self.text = text
         """B values of each text stream."""
+        self.text_dtypes = text_dtypes
+        """'str' or 'json', of each text stream."""
 
     @classmethod
     def empty_row(
@@ -125,7 +128,7 @@ class StreamSlots:
             arrays[f"{name}_is_pad"] = np.zeros(places, dtype=np.bool_)
         for name in (*layouts, *text_streams):
             arrays[f"{name}_is_missing"] = np.zeros(1, dtype=np.bool_)
-        return cls(arrays, layouts, empty_text(text_streams, 1), 1)
+        return cls(arrays, layouts, empty_text(text_streams, 1), text_streams, 1)
 
     # ---- written as a window is decoded ----
 
@@ -147,7 +150,7 @@ class StreamSlots:
             self.is_zero[stream][row] |= is_zero_T
 
     def set_missing(self, stream: str, row: int) -> None:
-        """Say that the episode of `row` lacks `stream`: zeros, `_is_missing`, and `_is_pad` at every step.
+        """Say that the window of `row` has no `stream`: zeros, no text, `_is_missing`, and `_is_pad` at every step.
 
         `_is_pad` too, so that a reader of one mask alone never takes the zeros for data.
         """
@@ -161,6 +164,8 @@ class StreamSlots:
         if stream in self.pieces:
             self.pieces[stream][row] = None
             self.count[stream][row] = 0
+        if stream in self.text:  # a window that could not be read may have left its own
+            self.text[stream][row] = _no_text(self.text_dtypes[stream])
 
     def set_ragged(self, stream: str, row: int, values_K: NDArray, count_T: Int64Array) -> None:
         """Give the values of a ragged stream: those of its first place, then of the next, `count_T` (T,) each."""
@@ -212,7 +217,12 @@ class StreamSlots:
 
 def empty_text(dtypes: Mapping[str, str], num_rows: int) -> dict[str, list[Any]]:
     """Return the values of text streams before any is set."""
-    return {name: ["" if dtype == "str" else None for _ in range(num_rows)] for name, dtype in dtypes.items()}
+    return {name: [_no_text(dtype)] * num_rows for name, dtype in dtypes.items()}
+
+
+def _no_text(dtype: str) -> str | None:
+    """Return what stands where a window has no text."""
+    return "" if dtype == "str" else None
 
 
 def native_dtype_of(stream: str, dtype: Any) -> np.dtype[Any]:

@@ -49,7 +49,8 @@ def table_value(track: TableTrack, spec: StreamSpec) -> Any:
     if not spec.is_text:
         return values
     items = list(values)
-    return items[0] if all(item == items[0] for item in items) else items
+    # a list alone would be taken for one value of each row
+    return items[0] if all(item == items[0] for item in items) and not isinstance(items[0], (list, tuple)) else items
 
 
 def video_value(

@@ -40,8 +40,8 @@ def read_text_member(track: TextTrack, row: int, blobs: list[bytes], *, spec: St
         value = json.loads(text)
     except (ValueError, RecursionError) as err:
         raise DecodeError(f"JSON of stream {spec.name!r} cannot be parsed: {err}.") from err
-    if track.num_rows == 1:
-        return value
+    if not isinstance(value, list) and track.num_rows == 1:
+        return value  # stands for the whole episode
     if not isinstance(value, list) or len(value) != track.num_rows:
         got = f"a list of {len(value)}" if isinstance(value, list) else f"one {type(value).__name__}"
         raise DecodeError(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from trajload.demo.train import TrainConfig
@@ -33,11 +34,14 @@ def run_to_end(config: TrainConfig, *, on_step: OnStep) -> None:
 
 
 def run_and_kill(config: TrainConfig, *, kill_after: int, on_step: OnStep) -> None:
-    """Run a training process and send it SIGKILL once it has logged `kill_after` train_steps.
+    """Run a training process and send it SIGKILL once it has logged `kill_after` train_steps, or somewhat more.
+
+    However late this process gets a CPU, the other one is not through before: it does not make its last train_step.
 
     Raises:
         StageFailedError: It ended by itself before it could be killed.
     """
+    config = replace(config, is_killed=kill_after < config.train_steps)
     code, stderr = _watch(config, on_step=on_step, kill_after=kill_after)
     if code != -9:
         raise StageFailedError(

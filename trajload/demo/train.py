@@ -56,6 +56,8 @@ class TrainConfig:
     seed: int = 7
     global_batch_size: int = 16
     num_workers: int = 1
+    is_killed: bool = False
+    """Whether someone kills it on the way: where the kill comes late, it waits for it before its last train_step."""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))
@@ -176,6 +178,8 @@ def train(config: TrainConfig) -> dict[str, Any]:
                 checkpointer.save(done)
                 break
             checkpointer.step(done)
+            if config.is_killed and done == config.train_steps - 1:
+                time.sleep(1e6)
         stats = loader.stats()
         summary = {
             "first_train_step": first_step,

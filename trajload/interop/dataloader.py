@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TrajDataLoader"]
 
 _JOIN_TIMEOUT_S = 10.0
-_END_TIMEOUT_S = 2.0
+_END_TIMEOUT_S = 10.0
 _OWN = ("num_workers", "steps_per_epoch", "transform")
 _OF_TORCH = (
     "pin_memory",
@@ -208,9 +208,14 @@ class TrajDataLoader(DataLoader["Batch"]):
         return batch if self._transform is None else self._transform(batch)
 
     def _stop_all(self) -> None:
-        """End all workers but those that persist, whose iterator the next loop takes over."""
-        for batches in [batches for batches in self._running if batches is not self._iterator]:
-            self._stop(batches)
+        """End all workers but those that persist, whose iterator the next loop takes over if none of them has died.
+
+        One may have died while the consumer worked: torch raises that there, and this object does not hear of it.
+        """
+        for batches in tuple(self._running):
+            is_whole = all(worker.is_alive() for worker in batches._workers)
+            if batches is not self._iterator or not is_whole:
+                self._stop(batches)
 
     def _stop(self, batches: Any) -> None:
         """End the workers of an iterator now, and not when the last reference to it goes."""

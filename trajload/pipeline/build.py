@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trajload.collate.pool import TensorPool
 from trajload.collate.slots import BatchSlots, SlotPlan
-from trajload.collate.stream_slots import StreamLayout, StreamSlots
+from trajload.collate.stream_slots import StreamLayout, StreamSlots, native_dtype_of
 from trajload.decode import DecodeContext
 from trajload.decode.devices import VideoDevices
 from trajload.errors import ConfigError, StageFailedError, TrajloadError, at, described
@@ -95,6 +95,8 @@ class BatchBuilder:
         for source in self.sources:
             self.layout.update(_delivered(source))
             self.text.update(source.text)
+        for key, layout in self.layout.items():
+            native_dtype_of(key, layout.dtype)  # refused before anything is read, not with the first batch
         self._slot_plans: dict[int, SlotPlan] = {}
 
     @property

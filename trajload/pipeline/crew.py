@@ -337,6 +337,8 @@ class Crew:
 
     def on_hang(self, seat: Seat, process: WorkerProcess, stacks: str) -> None:
         """Kill a hanging worker and start it again; the second time at one train_step stops the run."""
+        if seat.process is process:
+            self.read(seat)  # what it said while nobody listened: this process may have been stopped, too
         if (seat, process) not in self.hanging():
             return  # it has ended, or gone on
         self.num_hangs += 1

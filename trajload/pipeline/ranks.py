@@ -107,13 +107,14 @@ def _exchange(facts: Mapping[str, Any], group: Any, timeout_s: float) -> dict[in
     found: dict[int, dict[str, Any]] = {}
     end, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
     while True:
+        is_last_look = time.monotonic() > end  # read before it: who was stopped in between looks once more
         for rank in members:
             # Looked at before it is read: reading what is not there would wait inside the store, deaf to Ctrl-C.
             if rank not in found and store.check([f"{place}/{number}/{rank}"]):
                 found[rank] = json.loads(store.get(f"{place}/{number}/{rank}"))
         if len(found) == len(members):
             return dict(sorted(found.items()))
-        if time.monotonic() > end:
+        if is_last_look:
             absent = [rank for rank in members if rank not in found]
             raise StageFailedError(
                 f"{_said(absent)} did not come to check_ranks within {timeout_s:g} s, rank {me} did. Every process of the group "

@@ -72,7 +72,7 @@ class RowPlanner:
         if not places.is_own:
             num_steps = int(self.dataset.num_steps_E[episode])
             steps_T, is_outside_T = stepwise_rows(anchor, num_steps, self.window, places.steps_T)
-        if spec.is_text and track.num_rows == 1:
+        if spec.is_text and spec.clock == "stepwise" and track.num_rows == 1:
             return StreamRows(np.zeros_like(steps_T), is_outside_T, is_outside_T)
         if spec.clock == "clocked":
             return self._clocked(choice, episode, steps_T, is_outside_T)

@@ -25,8 +25,10 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from trajload.pipeline.worker_main import main; main(*map(int, sys.argv[2:]))"
 )
-_STACK_WAIT_S = 2.0
-_END_WAIT_S = 2.0
+_STACK_WAIT_S = (2.0, 10.0)
+"""For its stacks: from a process that is stopped, or stuck in the kernel; from one that only needs a CPU to write them."""
+_END_WAIT_S = 10.0
+"""A process closes its files before it has ended, and needs a CPU for both."""
 _MAX_STACK_CHARS = 8000
 
 
@@ -100,12 +102,11 @@ class WorkerProcess:
             os.kill(self.pid, STACK_SIGNAL)
         except ProcessLookupError:
             return "(it has ended)"
-        deadline, size = time.monotonic() + _STACK_WAIT_S, before
-        while time.monotonic() < deadline:
+        begin, size, num_level = time.monotonic(), before, 0
+        while num_level < 5 and time.monotonic() - begin < _STACK_WAIT_S[0 if _takes_no_signal(self.pid) else 1]:
             time.sleep(0.05)
             now = os.fstat(self._trace).st_size
-            if now > before and now == size:
-                break  # written, and no longer growing
+            num_level = num_level + 1 if now == size > before else 0  # written, and no longer growing
             size = now
         return self._traced(before) or "(none: it does not take signals)"
 
@@ -146,6 +147,15 @@ class WorkerProcess:
             if fd >= 0:
                 os.close(fd)
         self._life = self._trace = self.pidfd = -1
+
+
+def _takes_no_signal(pid: int) -> bool:
+    """Whether a process is stopped, sleeps where no signal wakes it, or has ended; False where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in "DTtZX"
+    except (OSError, IndexError):
+        return False
 
 
 def _interpreter() -> str:

@@ -56,6 +56,9 @@ def write_stream(
     slots.begin_row(name, b)
     rows, clocked = planned.rows, planned.clocked
     if spec.is_text:
+        if planned.is_pad_T[0]:  # its anchor lies inside the episode: no row of the clock is near enough
+            slots.set_missing(name, b)
+            return 0
         slots.set_text(name, b, read_text(track, int(rows[0]), work.blobs, spec=spec, context=context))
         return 0
 

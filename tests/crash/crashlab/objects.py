@@ -191,7 +191,7 @@ def race_for_names(
 ) -> tuple[list[int], list[str]]:
     """Let every client publish the same name at the same moment, `rounds` times; return wins and violations."""
     media = [make_medium(client, "race", f"client {i}", pause=lambda seconds: None) for i, client in enumerate(clients)]
-    barrier = threading.Barrier(len(media), timeout=60)
+    barrier = threading.Barrier(len(media), timeout=300)
     told: list[list[bool]] = [[] for _ in media]
 
     def publish(index: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from busy import Others
 
 import trajload as tl
 from trajload.bench.sweep import as_code, candidates, shown_arguments, sweep
@@ -38,9 +39,13 @@ def loader_of(dataset: Path, **more: Any) -> tl.Loader:
 @pytest.mark.alone
 def test_sweep_finds_the_setting_that_is_faster(demo_dataset: Path) -> None:
     """Rows that sleep are made by many threads at once: no other setting comes near."""
-    told: list[tuple[int, int, str]] = []
-    with loader_of(demo_dataset, transforms=[Sleepy()], num_workers=0) as loader:
-        found = sweep(loader, ["workers", "backend"], seconds=0.4, progress=lambda *now: told.append(now))
+    for seconds in (0.4, 0.8, 1.6):  # longer where others had the CPUs
+        told: list[tuple[int, int, str]] = []
+        others = Others()
+        with loader_of(demo_dataset, transforms=[Sleepy()], num_workers=0) as loader:
+            found = sweep(loader, ["workers", "backend"], seconds=seconds, progress=lambda *now: told.append(now))  # noqa: B023
+        if found.windows_per_s > 1.5 * found.before or not others.disturbed:
+            break
     assert found.best["num_workers"] >= 2 and found.windows_per_s > 1.5 * found.before
     by_decode = {trial.change["decode"]: trial for trial in found.trials if trial.axis == "backend"}
     if by_decode["cuda"].windows_per_s is None:

@@ -64,7 +64,7 @@ def race(save: Save) -> Callable[..., None]:
     def run(opened: Callable[[], Any], *, num_writers: int, num_steps: int) -> None:
         won: dict[int, int] = {}
         refused: set[tuple[int, int]] = set()
-        start = threading.Barrier(num_writers, timeout=60.0)
+        start = threading.Barrier(num_writers, timeout=300.0)
 
         def write(who: int) -> None:
             store = opened()

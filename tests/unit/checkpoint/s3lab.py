@@ -31,24 +31,37 @@ def moto_python() -> str:
 @contextlib.contextmanager
 def moto_server() -> Iterator[int]:
     """Run the service; yields its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [moto_python(), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    python, until = moto_python(), time.monotonic() + PATIENCE_S
+    while (started := _start_moto(python, until)) is None:
+        assert time.monotonic() < until, "the service does not start"
+    process, port = started
     try:
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < until, "the service does not start"
-                time.sleep(0.05)
         yield port
     finally:
         process.kill()
         process.wait()
+
+
+def _start_moto(python: str, until: float) -> tuple[subprocess.Popen[bytes], int] | None:
+    """Return the service and its port once it answers; None where it has ended, as when another has taken the port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None and time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return process, port
+            except OSError:
+                time.sleep(0.05)
+    except BaseException:
+        process.kill()
+        raise
+    process.kill()
+    process.wait()
+    return None
 
 
 class Proxy(ThreadingHTTPServer):

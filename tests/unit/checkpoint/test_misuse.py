@@ -237,6 +237,6 @@ ckpt.save(1)
 
 def test_script_that_ends_without_close_says_that_its_last_save_failed(tmp_path: Path) -> None:
     """Nobody takes the outcome of it: it is logged, and the status is that of an error on the way out; all else happens."""
-    told = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    told = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert "the last save did not commit" in told.stderr and "refused by the test" in told.stderr
     assert told.returncode == FAILED_STATUS and told.stdout == "a handler that comes later\n"

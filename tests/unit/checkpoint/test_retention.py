@@ -206,7 +206,7 @@ def test_saves_go_on_while_retention_reads(store: Store, save: Any) -> None:
     def slow(commit: Any, level: Any = "full", ranks: Any = None) -> Any:
         thread = threading.Thread(target=save, args=(store, 3))
         thread.start()
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
         return verify(commit, level, ranks)
 

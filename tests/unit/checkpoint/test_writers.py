@@ -140,7 +140,7 @@ threading.Thread(target=save).start()
 @pytest.mark.multiproc
 def test_save_in_the_background_finishes_although_the_script_has_ended(store: Store) -> None:
     """Whatever a thread of the save needs, it gets after the main thread's end too."""
-    done = subprocess.run([sys.executable, "-c", END, str(store.root)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", END, str(store.root)], capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
     assert store.newest()[0] is not None
 
@@ -174,7 +174,7 @@ def test_two_processes_never_win_the_same_number(store: Store) -> None:
         )
         for who in "ab"
     ]
-    told = {who: racer.communicate("x", timeout=120)[0].split() for who, racer in zip("ab", racers, strict=True)}
+    told = {who: racer.communicate("x", timeout=600)[0].split() for who, racer in zip("ab", racers, strict=True)}
     assert [racer.returncode for racer in racers] == [0, 0]
     numbers = {int(seq): who for who, seqs in told.items() for seq in seqs}
     assert sorted(numbers) == list(range(1, 41))

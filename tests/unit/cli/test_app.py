@@ -147,7 +147,7 @@ def test_output_that_cannot_be_written_is_no_traceback(demo_dataset: Path, redir
     """A full disk is an error in one line; output the shell closed is wanted by nobody."""
     done = subprocess.run(
         f'"{sys.executable}" -m trajload inspect "{demo_dataset}" --json {redirect}',
-        shell=True, capture_output=True, text=True, timeout=60, check=False,
+        shell=True, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert done.stderr == ("OSError: [Errno 28] No space left on device\n" if code else "")
@@ -158,7 +158,7 @@ def test_console_script_and_module_run(tmp_path: Path) -> None:
     """The installed command and `python -m trajload` are the same program."""
     for program in ([str(Path(sys.executable).parent / "trajload")], [sys.executable, "-m", "trajload"]):
         done = subprocess.run(
-            [*program, "inspect", str(tmp_path / "no"), "--json"], capture_output=True, text=True, timeout=60
+            [*program, "inspect", str(tmp_path / "no"), "--json"], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 2 and '"error"' in done.stdout
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from busy import Others
 
 import trajload as tl
 from trajload.bench.verdict import LIMITS
@@ -20,7 +21,11 @@ QUICK = ("--seconds", 0.4, "--window", 2, "--batch", 4, "--workers", 1, "-s", "c
 
 def test_bench_measures_and_names_a_bottleneck(trajload: Run, demo_dataset: Path) -> None:
     """Numbers are there and agree with each other; the machine is described."""
-    got = trajload("bench", demo_dataset, *QUICK, "--json").json
+    for seconds in (0.4, 0.8, 1.6):  # longer where others had the CPUs
+        others = Others()
+        got = trajload("bench", demo_dataset, "--seconds", seconds, *QUICK[2:], "--json").json
+        if got["wait_share"] > 0.5 or not others.disturbed:
+            break
     assert got["windows_per_s_min"] <= got["windows_per_s"] <= got["windows_per_s_max"]
     assert got["frames_per_s"] == pytest.approx(2 * got["windows_per_s"])
     assert got["bottleneck"] in LIMITS and 0.5 < got["wait_share"] <= 1
@@ -34,7 +39,11 @@ def test_bench_measures_and_names_a_bottleneck(trajload: Run, demo_dataset: Path
 def test_bench_with_a_slow_consumer_calls_it_the_bottleneck(trajload: Run, demo_dataset: Path) -> None:
     """A training step of 100 ms keeps a loader of small rows waiting, not the other way round."""
     options = ("--num-steps", 2, "--batch-size", 1, "--consumer-ms", 100, "-s", "action", "--no-headspace")
-    done = trajload("bench", demo_dataset, "--seconds", 1.0, *options)
+    for seconds in (1.0, 2.0, 4.0, 8.0):  # longer where others had the CPUs
+        others = Others()
+        done = trajload("bench", demo_dataset, "--seconds", seconds, *options)
+        if "bottleneck: consumer" in done.out or not others.disturbed:
+            break
     assert done.code == 0 and "bottleneck: consumer" in done.out
     assert "With decoding free" not in done.out
 
@@ -146,8 +155,9 @@ def test_bench_refuses_what_it_cannot_do(trajload: Run, demo_dataset: Path, opti
 def test_bench_of_several_datasets_measures_their_mixture(trajload: Run, demo_dataset: Path, tmp_path: Path) -> None:
     """Shares are those of the weights, each source tells what it costs, and episodes of two sources are two episodes."""
     page = tmp_path / "report.html"
-    options = ("--seconds", 0.4, "--window", 2, "--batch", 6, "--workers", 1, "-s", "cam_front", "--weights", "2,1")
-    got = trajload("bench", demo_dataset, demo_dataset, *options, "--html", page, "--json").json
+    # Until each source was met often, which takes a slow machine a while.
+    options = ("--seconds", 2.5, "--batches", 50, "--window", 2, "--batch", 6, "-s", "cam_front", "--weights", "2,1")
+    got = trajload("bench", demo_dataset, demo_dataset, *options, "--workers", 1, "--html", page, "--json").json
     assert [told["share"] for told in got["sources"]] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
     assert got["dataset"] == " + ".join(told["name"] for told in got["sources"])
     assert sum(told["decode_share"] for told in got["sources"]) == pytest.approx(1)

@@ -6,6 +6,7 @@ import os
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -81,6 +82,15 @@ def test_batch_survives_pickling_with_lazy_refs() -> None:
     assert type(back) is Batch
     assert (back.train_step, back.refs, back.streams) == (4, (REF, REF), ("action", "task"))
     assert back.digest() == batch.digest()
+
+
+def test_depth_is_pickled_bit_for_bit() -> None:
+    """torch cannot read its own pickles of uint16, which depth has; shapes without values come back as well."""
+    depth = torch.from_numpy(np.array([[[0, 1], [40_000, 65_535]]] * 2, dtype=np.uint16))
+    batch = batch_of(depth=depth, none=torch.zeros((2, 0), dtype=torch.uint16), one=torch.tensor(7, dtype=torch.uint16))
+    back = pickle.loads(pickle.dumps(batch))
+    assert back["depth"].dtype == torch.uint16
+    assert (back.digest(), list(back)) == (batch.digest(), list(batch))
 
 
 def test_to_and_copy_keep_train_step_refs_and_lists() -> None:

@@ -190,7 +190,7 @@ def test_one_libavcodec_is_loaded() -> None:
     )
     if not Path("/proc/self/maps").exists():
         pytest.skip("needs Linux")
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert found.stdout.strip() == "2"
 
 
@@ -250,12 +250,15 @@ def test_twenty_thousand_windows_leave_memory_flat(tools: Any) -> None:
                 context.close()
 
     run(2000)
-    gc.collect()
-    before = resident_bytes()
-    run(20_000)
-    gc.collect()
-    assert resident_bytes() - before < 2_000_000
-    assert context.windows_by_engine == {"libav": 22_000, "pyav": 0}
+    num_runs, growth = 0, 2_000_000
+    while growth >= 2_000_000 and num_runs < 3:  # the system may give a process large pages at any time; a leak goes on
+        gc.collect()
+        before = resident_bytes()
+        run(20_000)
+        gc.collect()
+        num_runs, growth = num_runs + 1, resident_bytes() - before
+    assert growth < 2_000_000
+    assert context.windows_by_engine == {"libav": 2000 + 20_000 * num_runs, "pyav": 0}
 
 
 def test_damaged_windows_leave_memory_flat(video: Any, tools: Any) -> None:

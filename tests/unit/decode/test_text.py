@@ -36,13 +36,15 @@ def test_text_is_the_member() -> None:
 
 def test_json_value_is_the_member() -> None:
     """One value stands for the episode, whatever it is."""
-    for value in ({"success": True, "tags": [1, None]}, [1, 2], "text", 4.5, None):
+    for value in ({"success": True, "tags": [1, None]}, "text", 4.5, None):
         assert read(json.dumps(value).encode(), "json") == value
 
 
 def test_json_list_gives_the_rows_value() -> None:
     """A list with one value per row is indexed by row."""
     assert read(b'["a", {"b": 1}, 3]', "json", row=1, num_rows=3) == {"b": 1}
+    assert read(b'["a"]', "json") == "a"
+    assert read(b'[["a", "b"]]', "json") == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,7 @@ def test_json_list_gives_the_rows_value() -> None:
         (b"{'a': 1}", "json", 1, r"JSON of stream 'meta' cannot be parsed"),
         (b"[" * 100_000, "json", 1, r"JSON of stream 'meta' cannot be parsed"),
         (b"[1, 2]", "json", 3, r"holds a list of 2, expected a list of 3 values"),
+        (b"[1, 2]", "json", 1, r"holds a list of 2, expected a list of 1 values"),
         (b'{"a": 1}', "json", 3, r"holds one dict, expected a list of 3 values"),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import trajload as tl
 from trajload.errors import ConfigError
 from trajload.pipeline.worker_main import part_of
+from trajload.pipeline.worker_process import _takes_no_signal
 from trajload.pipeline.workers import WorkerChoice, check_timeout
 
 
@@ -67,8 +70,25 @@ def test_parts_cover_the_rows_in_order(num_rows: int, num_parts: int) -> None:
 
 
 @pytest.mark.multiproc
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_stopped_process_is_told_from_one_that_needs_a_cpu() -> None:
+    """The first writes no stacks however long one waits; the second does as soon as it runs."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            assert not _takes_no_signal(process.pid)
+            process.send_signal(signal.SIGSTOP)
+            end = time.monotonic() + 60
+            while not _takes_no_signal(process.pid) and time.monotonic() < end:
+                time.sleep(0.005)
+            assert _takes_no_signal(process.pid)
+        finally:
+            process.kill()
+    assert not _takes_no_signal(process.pid), "nothing is known of one that is gone"
+
+
+@pytest.mark.multiproc
 def test_worker_process_loads_no_torch() -> None:
     """It would take a second or two to start, and a hundred megabytes, each."""
     code = "import sys, trajload.pipeline.worker_main; print('torch' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert out.stdout.strip() == "False"

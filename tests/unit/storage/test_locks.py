@@ -36,6 +36,6 @@ def test_a_forked_child_finds_the_lock_free_while_the_parent_holds_it() -> None:
         if child == 0:
             thread = threading.Thread(target=lambda: lock.__enter__(), daemon=True)
             thread.start()
-            thread.join(20)
+            thread.join(300)
             os._exit(9 if thread.is_alive() else 7)
         assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 7
