@@ -225,6 +225,8 @@ class StreamRequest:
         check_choice("on_bad_clock", self.on_bad_clock, get_args(BadClock))
         if self.tolerance_s is not None and not (is_number(self.tolerance_s) and self.tolerance_s >= 0):
             raise ConfigError(f"tolerance_s={self.tolerance_s!r} is invalid: expected seconds >= 0, or None.")
+        if self.tolerance_s is not None:  # 3, 3.0 and NumPy's 3 are one setting, and stand as one in a state
+            object.__setattr__(self, "tolerance_s", float(self.tolerance_s))
         if self.tolerance_s and self.align in ("exact", "interval"):
             raise ConfigError(
                 f"tolerance_s={self.tolerance_s!r} has no meaning with align={self.align!r}. Leave it out."

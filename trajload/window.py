@@ -71,6 +71,7 @@ class Window:
             raise ConfigError(
                 f"Window(delta_tolerance_s={self.delta_tolerance_s!r}) is invalid: expected seconds >= 0."
             )
+        object.__setattr__(self, "delta_tolerance_s", float(self.delta_tolerance_s))
 
     __repr__ = short_repr
 

@@ -259,3 +259,11 @@ def test_uniform_clock_of_no_rate_is_refused(rate: Any) -> None:
     """A clock ticks forward."""
     with pytest.raises(ConfigError, match=r"step rate .* is invalid: expected a rate above 0 Hz"):
         UniformClock(rate_hz=rate)
+
+
+@pytest.mark.parametrize("three", [3, 3.0, np.int64(3), np.float32(3)], ids=lambda v: type(v).__name__)
+def test_a_tolerance_is_the_same_setting_whatever_number_it_was_written_as(three: Any) -> None:
+    """It stands in a state as JSON, and 3 is not another setting than 3.0."""
+    assert json.dumps(Signal(tolerance_s=three).to_json()) == json.dumps(Signal(tolerance_s=3.0).to_json())
+    windows = [Window(num_steps=1, delta_timestamps={"a": [0.0]}, delta_tolerance_s=t) for t in (three, 3.0)]
+    assert json.dumps(windows[0].to_json()) == json.dumps(windows[1].to_json())
