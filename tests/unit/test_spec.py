@@ -261,7 +261,7 @@ def test_uniform_clock_of_no_rate_is_refused(rate: Any) -> None:
         UniformClock(rate_hz=rate)
 
 
-@pytest.mark.parametrize("three", [3, 3.0, np.int64(3), np.float32(3)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("three", [3, 3.0, np.int64(3), np.float64(3)], ids=lambda v: type(v).__name__)
 def test_a_tolerance_is_the_same_setting_whatever_number_it_was_written_as(three: Any) -> None:
     """It stands in a state as JSON, and 3 is not another setting than 3.0."""
     assert json.dumps(Signal(tolerance_s=three).to_json()) == json.dumps(Signal(tolerance_s=3.0).to_json())
