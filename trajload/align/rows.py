@@ -220,8 +220,6 @@ def default_tolerance_ns(spec: StreamSpec, request: StreamRequest) -> int | None
         return round(Fraction(request.tolerance_s) * 1_000_000_000)
     if spec.rate_hz is None:
         return None
-    if not 0 < spec.rate_hz < float("inf"):
-        raise ConfigError(f"rate_hz={spec.rate_hz!r} of stream {spec.name!r} is invalid: expected a rate above 0 Hz.")
     return round(Fraction(3 * 1_000_000_000, 2) / Fraction(spec.rate_hz))
 
 

@@ -273,13 +273,6 @@ def test_default_tolerance_is_given_or_one_and_a_half_periods(
     assert default_tolerance_ns(spec_of(rate_hz), Signal(tolerance_s=tolerance_s)) == expected
 
 
-@pytest.mark.parametrize("rate_hz", [0.0, -1.0, float("nan"), float("inf")])
-def test_default_tolerance_of_an_impossible_rate_names_it(rate_hz: float) -> None:
-    """A rate that has no period is refused rather than taken as no limit."""
-    with pytest.raises(ConfigError, match=f"rate_hz={rate_hz!r} of stream 'imu' is invalid"):
-        default_tolerance_ns(spec_of(rate_hz), Signal())
-
-
 @pytest.mark.parametrize(
     ("pad", "is_pad", "stream_is_pad", "expected"),
     [
