@@ -46,6 +46,10 @@ class Lock(Protocol):
         """Return the epoch of the last that took it, ours or a later one."""
         ...
 
+    def holder_seen(self) -> str | None:
+        """Return who has it, for messages, without taking it or writing anything; None where nobody has."""
+        ...
+
 
 class WriterLock:
     """The exclusive right to change a store, counted so that one process may take it again while it has it.
@@ -114,13 +118,25 @@ class WriterLock:
                 "End that process, or save to another folder; two runs must not share a store."
             )
 
+    def holder_seen(self) -> str | None:
+        """Return who has it, by what the lock's file says; None where nobody has, or whoever had it has let go or died.
+
+        A process elsewhere, or one whose open files may not be seen, counts as having it.
+        """
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            noted, found = self._noted(fd), os.fstat(fd)
+        finally:
+            os.close(fd)
+        if noted and noted["host"] == os.uname().nodename and not _has_open(noted["pid"], found):
+            return None
+        return _described(noted)
+
     def _holder(self, fd: int) -> str:
-        noted = self._noted(fd)
-        if not noted:
-            return "another process, which has not said who it is"
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(noted["since"]))
-        here = ", which is this process" if noted["pid"] == os.getpid() and noted["host"] == os.uname().nodename else ""
-        return f"process {noted['pid']} on {noted['host']} since {since}{here}"
+        return _described(self._noted(fd))
 
     def _noted(self, fd: int) -> dict[str, Any]:
         """Return what the holder wrote, {} where that is torn: it informs only."""
@@ -167,3 +183,31 @@ class WriterLock:
                 mine._guard = threading.RLock()
 
         os.register_at_fork(after_in_child=in_child)
+
+
+def _described(noted: dict[str, Any]) -> str:
+    """Return who a lock's file names."""
+    if not noted:
+        return "another process, which has not said who it is"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(noted["since"]))
+    here = ", which is this process" if noted["pid"] == os.getpid() and noted["host"] == os.uname().nodename else ""
+    return f"process {noted['pid']} on {noted['host']} since {since}{here}"
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    """Return whether a process of this machine lives and has a file open; True where that cannot be seen."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return True
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), file):
+                return True
+    return False

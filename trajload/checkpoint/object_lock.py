@@ -59,7 +59,7 @@ class EpochLock:
                 return False
             newest = self.newest_epoch()
             if not self._take_over:
-                self._refuse_to_take_over(newest)
+                self._refuse_to_take_over()
             epoch = 1 + max(newest, known_epoch())
             while not self._medium.publish(_path(epoch), self._note(epoch, done=False), os.urandom(8).hex()):
                 epoch += 1  # another one opened the store at the same moment
@@ -85,17 +85,24 @@ class EpochLock:
         who = {"epoch": epoch, "pid": os.getpid(), "host": os.uname().nodename, "since": time.time(), "done": done}
         return encode_record("epoch", {**who, "nonce": os.urandom(8).hex()})[0]
 
-    def _refuse_to_take_over(self, newest: int) -> None:
+    def holder_seen(self) -> str | None:
+        """Return who took it last and has not said that it is done; None where nobody is known to."""
+        newest = self.newest_epoch()
         if not newest:
-            return
+            return None
         try:
             note, _ = decode_record(self._medium.read(_path(newest)), "epoch")
         except (FileNotFoundError, CheckpointError):
-            return
-        if not note.get("done"):
+            return None
+        if note.get("done"):
+            return None
+        return f"process {note.get('pid')} on {note.get('host')} (epoch {newest})"
+
+    def _refuse_to_take_over(self) -> None:
+        if (holder := self.holder_seen()) is not None:
             raise WriterConflictError(
-                f"the store {self._medium.name!r} is being written by process {note.get('pid')} on {note.get('host')} "
-                f"(epoch {newest}), or that one was killed. Wait for it, or take the store over if it is dead."
+                f"the store {self._medium.name!r} is being written by {holder}, or that one was killed. "
+                "Wait for it, or take the store over if it is dead."
             )
 
     def _forget_old(self, epoch: int) -> None:

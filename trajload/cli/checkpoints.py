@@ -223,7 +223,8 @@ def gc(
 ) -> None:
     """Remove what saves that did not commit left behind; with --last also old checkpoints, as tl.Keep does.
 
-    Refused while a training writes the store. Pinned checkpoints stay, and nothing goes before the newest ones were verified.
+    Refused while a training writes the store; --dry-run is not, and needs no right to write. Pinned checkpoints stay, and nothing
+    goes before the newest ones were verified.
 
     Example: trajload checkpoints gc runs/exp1/checkpoints --last 3 --every 10000 --dry-run
 
@@ -240,19 +241,24 @@ def gc(
             "--every and --best say what stays beside the newest ones: say with --last how many those are."
         )
     opened = _open(store)
-    with opened.writer(), rehearsing(opened) if dry_run else contextlib.nullcontext():
+    busy: list[Fault] = []
+    with contextlib.ExitStack() as holds:
+        if dry_run:
+            busy = holds.enter_context(rehearsing(opened))
+        else:
+            holds.enter_context(opened.writer())
         swept = opened.sweep()  # first, and told: retention sweeps, too
         gone = [] if last is None else opened.retain(Keep(last=last, every=every, best=best))
     if json:
         told = {"dry_run": dry_run, "removed": [_told(c, {}) for c in gone], "swept": swept}
-        print_json({**told, "faults": _rows(opened.faults)})
+        print_json({**told, "faults": _rows([*busy, *opened.faults])})
     else:
         would = "would be: " if dry_run else ""
         for commit in gone:
             say(f"{would}removed step {commit.step} (seq {commit.seq}), {size(commit.written_bytes)}")
         for name in swept:
             say(f"{would}swept {name}")
-        _say_faults(opened.faults)
+        _say_faults([*busy, *opened.faults])
         say(f"{would}{plural(len(gone), 'checkpoint')} and {plural(len(swept), 'leftover')} removed")
 
 

@@ -97,12 +97,12 @@ def test_gc_removes_old_ones_and_leftovers_and_leaves_pinned_ones(trajload: Run,
 
 
 def test_gc_says_what_would_go_and_leaves_it(trajload: Run, store: Path) -> None:
-    """The dry run names what the run after it removes, and changes nothing but the writer's lock."""
+    """The dry run names what the run after it removes, and changes nothing."""
     (store / "gen" / "0000000009-s000000040-abcd").mkdir()
     (store / "commits" / ".abcd.tmp").write_bytes(b"x")
 
     def held() -> dict[str, bytes]:
-        files = (path for path in store.rglob("*") if path.is_file() and path.name != "writer.lock")
+        files = (path for path in store.rglob("*") if path.is_file())
         return {str(path): path.read_bytes() for path in files}
 
     before = held()
@@ -113,6 +113,22 @@ def test_gc_says_what_would_go_and_leaves_it(trajload: Run, store: Path) -> None
     done = trajload("checkpoints", "gc", store, "--last", "1", "--json").json
     assert {**done, "dry_run": True} == told and ".abcd.tmp" in told["swept"][1]
     assert [commit["step"] for commit in trajload("checkpoints", "ls", store, "--json").json["commits"]] == [30]
+
+
+def test_gc_says_what_would_go_while_a_training_writes(trajload: Run, store: Path) -> None:
+    """Who writes is told, and what that one may be writing is not among what would go; what was there before is."""
+    old, new = "gen/0000000002-s000000020-abcd", "gen/0000000004-s000000040-abcd"
+    with tl.Checkpointer(store, {"model": {}}) as training:
+        training.store  # noqa: B018 - takes the lock
+        for name in (old, new):
+            (store / name).mkdir()
+        told = trajload("checkpoints", "gc", store, "--last", "2", "--dry-run", "--json").json
+        assert [commit["step"] for commit in told["removed"]] == [10] and old in told["swept"]
+        assert new not in told["swept"] and "which is this process writes this store" in told["faults"][0]["what"]
+        done = trajload("checkpoints", "gc", store, "--last", "2", "--dry-run")
+        assert done.code == 0 and "writes this store: until that ends nothing is removed" in done.out
+    told = trajload("checkpoints", "gc", store, "--dry-run", "--json").json
+    assert new in told["swept"] and told["faults"] == []
 
 
 def test_export_copies_extra_files(trajload: Run, store: Path, tmp_path: Path) -> None:
