@@ -202,7 +202,9 @@ def test_transform_is_applied_to_batches(wrap: Callable[..., TrajDataLoader], nu
     with pytest.raises(ArithmeticError, match="no"):
         list(dataloader)
     assert dataloader.state_dict()["cursor"] == {"train_step": 1}
+    assert dataloader.loader.seen.ranges == [(0, 1)]
     assert [train_step for train_step, _ in dataloader] == [1, 2, 3, 4]
+    assert dataloader.loader.seen.ranges == [(0, 5)]
 
 
 @pytest.mark.parametrize("option", ["batch_size", "shuffle", "sampler", "collate_fn", "generator"])

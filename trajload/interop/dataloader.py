@@ -141,6 +141,7 @@ class TrajDataLoader(DataLoader["Batch"]):
         here, stop = self._steps.pass_steps
         try:
             while here < stop:
+                mark = loader.seen.mark
                 batch = next(batches, None)
                 if batch is None:
                     return
@@ -148,7 +149,8 @@ class TrajDataLoader(DataLoader["Batch"]):
                 try:
                     item = self._transformed(batch.pin_memory() if pins else batch)
                 except BaseException:
-                    loader.seek(here - 1)  # it was not delivered
+                    loader.seek(here - 1)  # it was not delivered, so it comes again, and nobody has seen it
+                    loader.seen.back_to(mark)
                     raise
                 del batch
                 yield item

@@ -9,6 +9,9 @@ __all__ = ["MAX_RANGES", "Seen", "union"]
 MAX_RANGES = 64
 """More than that are joined where they lie closest: what is told is then more than what was delivered, never less."""
 
+Mark = tuple[list[tuple[int, int]], int, int]
+"""State of a `Seen`; its list is replaced, never changed."""
+
 
 class Seen:
     """Train_steps that were delivered, each counted once. For the thread that takes batches."""
@@ -24,6 +27,15 @@ class Seen:
             self._begin = train_step
         self._stop = train_step + 1
         return self._stop
+
+    @property
+    def mark(self) -> Mark:
+        """What has been counted so far, for `back_to`. Costs nothing."""
+        return self._before, self._begin, self._stop
+
+    def back_to(self, mark: Mark) -> None:
+        """Take back what was counted since `mark`: it was made, and never reached whoever trains."""
+        self._before, self._begin, self._stop = mark
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
