@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from trajload.errors import ArgumentError
 from trajload.foreign_names import hint_for
 
-__all__ = ["check_options", "explains_calls"]
+__all__ = ["check_options", "explains_calls", "explains_calls_as"]
 
 _MOST_NAMES = 6
 """Of those that could have been meant by arguments without a name."""
@@ -37,10 +37,19 @@ def explains_calls(subject: _T) -> _T:
         ...
         trajload.errors.ArgumentError: load() has no argument 'num_step'. Did you mean 'num_steps'?
     """
+    return explains_calls_as(subject.__name__)(subject)
+
+
+def explains_calls_as(title: str) -> Callable[[_T], _T]:
+    """Return `explains_calls` under another name: that of the class whose base is decorated, and which users call."""
+    return functools.partial(_explained, title)
+
+
+def _explained(title: str, subject: _T) -> _T:
     if not isinstance(subject, type):
-        return _explaining(subject, subject.__name__, skips=0)  # type: ignore[return-value]
+        return _explaining(subject, title, skips=0)  # type: ignore[return-value]
     for name, value in list(vars(subject).items()):
-        call = subject.__name__ if name == "__init__" else f"{subject.__name__}.{name}"
+        call = title if name == "__init__" else f"{title}.{name}"
         if name.startswith("_") and name != "__init__":
             continue
         if isinstance(value, (classmethod, staticmethod)):

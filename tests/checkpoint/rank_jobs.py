@@ -213,6 +213,57 @@ def due(folder: str, rank: int, world: int, port: int, out: str) -> None:
     leave()
 
 
+def one_rank_differs(folder: str, rank: int, world: int, port: int, out: str, data: str) -> None:
+    """Save and resume with tags, and hooks, that are those of one rank only; tell what each rank raised, and what it held then."""
+    join(rank, world, port)
+    dataset = tl.open(data)
+    tags = ["research"]
+    dataset.provenance = lambda: {"consent_tags": tags}  # type: ignore[method-assign]
+    counts, told = {"updates": 0}, []
+
+    def loader() -> tl.Loader:
+        window = tl.Window(num_steps=4)
+        options: dict[str, Any] = {"streams": ["action"], "num_workers": 0, "rank": rank, "world_size": world}
+        return tl.Loader(dataset, window=window, global_batch_size=4, **options)
+
+    def attempt(what: str, act: Any) -> None:
+        begin, raised = time.monotonic(), ""
+        try:
+            act()
+        except Exception as err:
+            raised = f"{type(err).__name__}: {err}"
+        told.append(
+            {"what": what, "raised": raised, "late": time.monotonic() - begin > 20, "updates": counts["updates"]}
+        )
+
+    def resume(what: str, **options: Any) -> None:
+        counts["updates"] = 0
+        with loader() as other, tl.Checkpointer(folder, {"loader": other, "counts": counts}, **options) as ckpt:
+            attempt(what, ckpt.resume)
+            assert other.train_step == 3 * counts["updates"]
+
+    def fail(report: Any) -> None:
+        raise ConnectionError("no engine")
+
+    with loader() as mine, tl.Checkpointer(folder, {"loader": mine, "counts": counts}, mode="sync") as ckpt:
+        ckpt.resume()
+        for _, _ in zip(range(3), mine, strict=False):
+            pass
+        counts["updates"] = 1
+        tags += ["faces"] * (rank == 1)
+        attempt("tag of the data", lambda: ckpt.save(3))
+        tags[:] = ["research", "faces"]
+        attempt("save", lambda: ckpt.save(3))
+        dist.barrier()
+    for odd in range(world):
+        resume(f"tag refused by {odd}", allowed_tags=["research", *["faces"] * (rank != odd)])
+        resume(f"tags asked for by {odd}", allowed_tags=["research"] if rank == odd else None)
+        resume(f"hook of {odd}", after_resume=fail if rank == odd else None)
+    resume("in the end", after_resume=lambda report: None)
+    tell(out, told)
+    leave()
+
+
 # ---- sharded ----
 
 

@@ -131,3 +131,24 @@ def test_state_of_each_rank_comes_back_and_another_number_of_ranks_is_refused(jo
 def test_clock_of_rank_0_decides_for_all(jobs: Any) -> None:
     """Ranks whose own clocks say otherwise save at the same steps."""
     assert jobs.run("due", 2) == [[3, 6], [3, 6]]
+
+
+def test_what_one_rank_alone_refuses_ends_all_ranks_and_changes_none(jobs: Any, demo_dataset: Path) -> None:
+    """A tag that only one rank's data has, or one rank does not allow, and a hook that fails, or stands, on one: nobody waits."""
+    told = jobs.run("one_rank_differs", 2, str(demo_dataset))
+    assert not any(answer["late"] for rank in range(2) for answer in told[rank])
+    answers = [{answer["what"]: answer for answer in told[rank]} for rank in range(2)]
+    for rank in range(2):
+        raised = {what: answer["raised"] for what, answer in answers[rank].items()}
+        refused = raised["tag of the data"]
+        assert refused.startswith("CheckpointMismatchError: ranks are not at the same point, so nothing of step 3 was")
+        assert ".consent_tags: rank 1 has ['faces', 'research'], rank 0 has ['research']" in refused
+        assert raised["save"] == raised["in the end"] == "" and answers[rank]["in the end"]["updates"] == 1
+        for odd in range(2):
+            for what in (f"tag refused by {odd}", f"tags asked for by {odd}"):
+                assert raised[what].startswith("CheckpointMismatchError: ") and "is tagged ['faces']" in raised[what]
+                assert (f"failed on other ranks: rank {odd}: " in raised[what]) == (rank != odd)
+                assert answers[rank][what]["updates"] == 0  # none has changed anything
+            others = f"CheckpointError: after_resume failed on other ranks: rank {odd}: ConnectionError: no engine"
+            assert raised[f"hook of {odd}"] == ("ConnectionError: no engine" if rank == odd else others)
+            assert answers[rank][f"hook of {odd}"]["updates"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls_as
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.every import Clock
 from trajload.checkpoint.group import Group
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointerFacts"]
 
 
+@explains_calls_as("Checkpointer")
 class CheckpointerFacts:
     """Base of `Checkpointer`. Everything is read from its parts; nothing is kept here."""
 

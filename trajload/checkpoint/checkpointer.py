@@ -61,8 +61,8 @@ class Checkpointer(CheckpointerFacts):
         on_bad: A damaged newest checkpoint: 'fallback' goes on from the newest good one, and reports; 'error' raises.
         when_busy: A save is due while one is being written: 'wait' for it, or 'skip' the new one (logged, and counted).
         allowed_tags: Consent tags of datasets; a commit that has seen data with another tag is not loaded. None: not asked.
-        after_resume: Called with the report, on every rank, once a commit has been loaded: to give the weights to inference
-            engines, or whoever else holds copies of them. What it raises comes out of `resume`, on all ranks.
+        after_resume: Called with the report, on every rank that has one, once a commit has been loaded: to give the weights to
+            inference engines, or whoever else holds copies of them. What it raises comes out of `resume`, on all ranks.
         retries: Further tries, each in a folder of its own, of a save that failed for a reason that may pass.
         max_aborted: So many saves in a row that did not commit raise in `step`; fewer are logged.
         group: torch process group of the ranks that save together; None: all.
@@ -219,7 +219,7 @@ class Checkpointer(CheckpointerFacts):
             CheckpointCorruptError: It is damaged, and no other may be taken (`on_bad='error'`, or `at`).
             CheckpointError: There is none, and `resume='on'`.
             WriterConflictError: Another process writes this store.
-            Exception: Whatever `after_resume` raised; the components hold the checkpoint then.
+            Exception: Whatever `after_resume` raised, CheckpointError on other ranks; the components hold the checkpoint then.
         """
         self._check_open()
         if self.settings.resume == "off":
@@ -237,12 +237,13 @@ class Checkpointer(CheckpointerFacts):
             return report
         rank, world = self._group.rank, self._group.world
 
-        def load() -> list[str]:
-            check_tags(commit, self.settings.allowed_tags)
-            return self._whole.restore(store, commit, rank, world, strict=strict, allow_data_change=allow_data_change)
+        def load() -> tuple[Any, list[str]]:
+            part, changed = store.part(commit, rank) if rank < commit.world else None, allow_data_change
+            return part, self._whole.restore(store, commit, rank, world, strict=strict, allow_data_change=changed)
 
-        notes = finder.together(load)
-        part = store.part(commit, rank) if rank < commit.world else None
+        # By itself: a rank that refuses must do so before any other has changed a thing.
+        finder.together(lambda: check_tags(commit, self.settings.allowed_tags), "the look at consent tags")
+        part, notes = finder.together(load, "loading the checkpoint")
         assert self._saver is not None
         self._saver.kept = {} if part is None else kept_of(part.files, part.extra)
         self._clock.start(commit.step, commit.info.get("epoch"))
@@ -251,8 +252,8 @@ class Checkpointer(CheckpointerFacts):
         self._knows_store = True
         diffs = (*notes, *facts.differing_versions(commit.info.get("versions")))
         report = Report.of(commit, at, choice.faults, diffs)
-        if (hook := self.settings.after_resume) is not None:
-            finder.together(lambda: hook(report), "after_resume")
+        hook = self.settings.after_resume or (lambda report: None)  # some ranks may have none, and wait for the others
+        finder.together(lambda: hook(report), "after_resume", kind=CheckpointError)
         return report
 
     # ---- saving ----
@@ -326,12 +327,14 @@ class Checkpointer(CheckpointerFacts):
         begin = time.monotonic()
         self._hold.settle()
         rank, whole = self._group.rank, self._whole
-        loaders = facts.loaders_of(whole.state)
+        loaders, exposure = dict[str, Any](), dict[str, Any]()
         held: list[Taken] = []
         in_background = False
 
         def look() -> tuple[dict[str, Any], int]:
             nonlocal in_background
+            loaders.update(facts.loaders_of(whole.state))
+            exposure.update(self._exposure.now(whole.state, loaders))
             in_background = self._copies.are_made(
                 lambda: self._stats.state_bytes or whole.take(rank, copy=False, staging=None).bytes
             )
@@ -345,7 +348,7 @@ class Checkpointer(CheckpointerFacts):
                 whole.about(),
                 loaders,
                 metrics,
-                exposure=self._exposure.now(whole.state, loaders),
+                exposure=exposure,
                 run_id=self.run_id,
                 epoch=epoch,
                 resumed_from=self.resumed_from,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from trajload.arguments import explains_calls
 from trajload.errors import CheckpointMismatchError, ConfigError
 from trajload.pipeline.seen import union
 
@@ -106,6 +107,7 @@ def check_tags(commit: Commit, allowed: Collection[str] | None) -> None:
         )
 
 
+@explains_calls
 def episodes_seen(commit: Commit, loader: Loader, *, name: str = "loader") -> dict[str, dict[str, int]]:
     """Return {source: {episode key: windows of it that the commit has seen}}.
 

@@ -181,7 +181,10 @@ def agreement(step: int, state: Mapping[str, Any], loaders: Mapping[str, Mapping
         "components": sorted(state),
         "updates": updates_of(state),
         "loaders": {
-            name: {field: saved[field] for field in ("manifests", "config_digest", "cursor", "order_digest")}
+            name: {
+                **{field: saved[field] for field in ("manifests", "config_digest", "cursor", "order_digest")},
+                "provenance": loader_of(state[name]).consent(),
+            }
             for name, saved in loaders.items()
         },
     }

@@ -156,11 +156,13 @@ class Finder:
             raise CheckpointAbortedError(said["error"])
         return [Fault(*fault) for fault in said["faults"]]
 
-    def together(self, work: Callable[[], Any], what: str = "loading the checkpoint") -> Any:
-        """Return what `work` gives here; where it fails on any rank, it fails on all. `what` names it.
+    def together(
+        self, work: Callable[[], Any], what: str, *, kind: type[CheckpointError] = CheckpointMismatchError
+    ) -> Any:
+        """Return what `work` gives here; where it fails on any rank, it fails on all. `what` names it, once for each Finder.
 
         Raises:
-            CheckpointMismatchError: On ranks where it went well and elsewhere it did not; the others raise their own.
+            CheckpointError: Of this `kind`, on ranks where it went well and elsewhere it did not; the others raise their own.
         """
         result, failed = None, None
         try:
@@ -182,7 +184,7 @@ class Finder:
         if failed is not None:
             raise failed
         if bad:
-            raise CheckpointMismatchError(f"{what} failed on other ranks: " + "; ".join(bad))
+            raise kind(f"{what} failed on other ranks: " + "; ".join(bad))
         return result
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from trajload.checks import check_int, is_number
 from trajload.errors import ConfigError
 
 __all__ = ["Mode", "OnBad", "ResumeMode", "Settings", "WhenBusy"]
@@ -35,14 +36,13 @@ class Settings:
         for name, kind in (("mode", Mode), ("resume", ResumeMode), ("on_bad", OnBad), ("when_busy", WhenBusy)):
             _check_word(name, getattr(self, name), get_args(kind))
         for name, least in (("retries", 0), ("max_aborted", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name}={value!r} is invalid: expected a whole number of at least {least}.")
+            object.__setattr__(self, name, check_int(name, getattr(self, name), least))
         timeout = self.timeout_s
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        if not is_number(timeout) or not 0 < timeout < math.inf:
             raise ConfigError(f"timeout_s={timeout!r} is invalid: expected seconds above 0.")
         tags, hook = self.allowed_tags, self.after_resume
-        if tags is not None and (isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags)):
+        is_several = isinstance(tags, Collection) and not isinstance(tags, str)
+        if tags is not None and not (is_several and all(isinstance(tag, str) for tag in tags)):
             raise ConfigError(
                 f"allowed_tags={tags!r} is invalid: expected consent tags, such as ['research'], or None."
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trajload.arguments import explains_calls_as
 from trajload.costs.table import CostTable
 from trajload.pipeline.engine import Engine
 from trajload.pipeline.run_costs import run_costs
@@ -27,6 +28,7 @@ def tags_of(provenance: Mapping[str, Any]) -> list[str]:
     return sorted({str(tag) for tag in several})
 
 
+@explains_calls_as("Loader")
 class LoaderFacts:
     """Base of `Loader`: sizes, order, cursor. Everything is read from its parts; nothing is kept here."""
 
@@ -75,22 +77,32 @@ class LoaderFacts:
         """Train_steps that iteration has delivered in this process; batches of `batch_at` are not among them."""
         return self._engine.seen
 
+    def consent(self) -> dict[str, dict[str, Any]]:
+        """Return licence (None where unknown) and consent tags of each source, as its dataset tells them."""
+        told = {source.name: source.dataset.provenance() for source in self._engine.builder.sources}
+        return {
+            name: {
+                "licence": None if provenance.get("licence") is None else str(provenance["licence"]),
+                "consent_tags": tags_of(provenance),
+            }
+            for name, provenance in told.items()
+        }
+
     def exposure(self, ranges: Iterable[tuple[int, int]]) -> dict[str, dict[str, Any]]:
         """Return what train_steps of `ranges` hold, source by source: windows, epochs (windows over those of one), steps, and
         licence and consent tags where the dataset tells them. Its cost does not grow with the number of train_steps."""
         sampler, sources = self._engine.sampler, self._engine.builder.sources
         found: dict[str, dict[str, Any]] = {}
+        consent = self.consent()
         totals = [
             sum(column) for column in zip([0] * len(sources), *(num_drawn(sampler, *r) for r in ranges), strict=True)
         ]
         for source, windows in zip(sources, totals, strict=True):
-            provenance = source.dataset.provenance()
             found[source.name] = {
                 "windows": windows,
                 "epochs": round(windows / source.sampler.num_windows, 4),
                 "steps": windows * source.window.num_steps,
-                "licence": None if provenance.get("licence") is None else str(provenance["licence"]),
-                "consent_tags": tags_of(provenance),
+                **consent[source.name],
             }
         return found
 

@@ -265,6 +265,8 @@ BAD: dict[str, dict[str, Any]] = {
     "retries=-1 is invalid": {"retries": -1},
     "max_aborted=0 is invalid": {"max_aborted": 0},
     "timeout_s=0 is invalid": {"timeout_s": 0},
+    "allowed_tags=5 is invalid": {"allowed_tags": 5},
+    "allowed_tags=<generator": {"allowed_tags": (tag for tag in ["research"])},
     r"component names \['model'\] are taken": {"rank_state": {"model": {}}},
     r"component names \['rng'\] are taken": {"rank_state": {"rng": {}}},
     "torch.distributed is not initialised": {"group": object()},
