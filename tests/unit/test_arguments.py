@@ -22,18 +22,24 @@ from trajload.shards.video_encode import VideoEncode
 NOT_CALLED = {"Batch", "Dataset", "Modality", "TrajloadError", "WindowRef", "__version__", "checkpoint", "errors"}
 """Public names that users do not call, or that stand for modules; `Batch` and `WindowRef` are made inside, by the thousand."""
 CALLED = [name for name in tl.__all__ if name not in NOT_CALLED]
-OF_CHECKPOINT = [
-    "Every",
-    "Keep",
-    "Store",
-    "assert_continues",
-    "audit",
-    "export",
-    "open",
-    "plan_size",
-    "restore",
-    "snapshot",
-]
+MADE_INSIDE = {
+    *(
+        "Commit",
+        "Continuation",
+        "Disk",
+        "Fault",
+        "FileEntry",
+        "Generation",
+        "PartReader",
+        "PartSummary",
+        "PartWriter",
+        "Report",
+        "Saved",
+    ),
+    *("ObjectStore", "Streams"),
+}
+"""Classes whose objects users are given; an `ObjectStore` is opened, and `Streams` stands above."""
+OF_CHECKPOINT = [name for name in checkpoint.__all__ if name not in MADE_INSIDE]
 
 
 @pytest.mark.parametrize("name", CALLED)
@@ -52,6 +58,20 @@ def test_names_of_the_checkpoint_package_answer_alike(name: str) -> None:
     """Those that users call."""
     with pytest.raises(ArgumentError, match=rf"^{name}\(\) has no argument 'worng_name'"):
         getattr(checkpoint, name)(worng_name=1)
+
+
+def test_methods_that_stand_in_a_base_answer_by_the_name_of_the_class(demo_dataset: Path, tmp_path: Path) -> None:
+    """Of a loader and a checkpointer, whose bases nobody has heard of."""
+    options: dict[str, Any] = {"window": tl.Window(), "global_batch_size": 2, "streams": ["action"]}
+    with tl.Loader(demo_dataset, **options) as loader, tl.Checkpointer(tmp_path, {"n": {}}) as ckpt:
+        for call, method in (
+            ("Loader.stats", loader.stats),
+            ("Loader.order_digest", loader.order_digest),
+            ("Checkpointer.pin", ckpt.pin),
+            ("Checkpointer.promote", ckpt.promote),
+        ):
+            with pytest.raises(ArgumentError, match=rf"^{call}\(\) has no argument 'worng_name'"):
+                method(worng_name=1)  # type: ignore[call-arg,operator]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def report_html(report: Mapping[str, Any], lanes: Sequence[Lane] = ()) -> str:
 
 
 def _workers(report: Mapping[str, Any]) -> str:
-    number, kind = report["num_workers"], str(report["workers"])
+    number, kind = report["num_workers"], html.escape(str(report["workers"]))
     if not number:
         return "no threads"
     where = f" in {kind.partition(':')[2]} processes" if kind.startswith("processes:") else ""

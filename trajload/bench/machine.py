@@ -1,14 +1,11 @@
-"""What the machine is, and the memory that it gave the pipeline."""
+"""The memory that the machine gave the pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from trajload.costs.machine import machine_facts
-
-__all__ = ["describe_machine", "memory_mb"]
+__all__ = ["memory_mb"]
 
 
 def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
@@ -26,8 +23,3 @@ def memory_mb(pids: Iterable[int | None] = ()) -> tuple[float, float]:
         now += int(fields.get("VmRSS", "0 kB").split()[0]) / 1024
         peak += int(fields.get("VmHWM", "0 kB").split()[0]) / 1024
     return now, peak
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return what figures depend on: system, CPUs, versions."""
-    return machine_facts()

@@ -13,11 +13,11 @@ from trajload.bench.gops import touched_bytes
 from trajload.bench.headspace import Headspace, fresh_loader, headspace
 from trajload.bench.knobs import facts_of
 from trajload.bench.loads import cpu_use
-from trajload.bench.machine import describe_machine
 from trajload.bench.observe import Live, Observation, observe
 from trajload.bench.report import BenchReport
 from trajload.bench.sources import order_score, order_words, source_figures, sources_of, uniform_distinct
 from trajload.bench.verdict import Verdict, judge
+from trajload.costs.machine import machine_facts
 from trajload.loader import Loader
 from trajload.stop import Stop
 
@@ -189,7 +189,7 @@ def _report(
         headspace=None if free is None else {name: getattr(free, name) for name in free.__slots__},
         tried=tried,
         series={"asked_s": _thin(seen.asked_s), "wait_ms": _thin(waits_ms.tolist())},
-        machine=describe_machine(),
+        machine=machine_facts(),
     )
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.tensor_file import TensorFacts
 from trajload.errors import CheckpointError, ConfigError, TrajloadError, described
 
@@ -33,6 +34,7 @@ RESERVED = ("part", "dcp", "sharded")
 """Names of the store's own files and folders beside those of components."""
 
 
+@explains_calls
 @dataclass(frozen=True, slots=True)
 class Component:
     """State that is read and written by two functions.

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from trajload.arguments import explains_calls
 from trajload.errors import ConfigError
 from trajload.types import PathLikeStr
 
@@ -15,6 +16,7 @@ __all__ = ["trial_folder"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,99}")
 
 
+@explains_calls
 def trial_folder(root: PathLikeStr, *, experiment: str, trial: str, user: str | None = None) -> str:
     """Return '{root}/checkpoints/{user}/{experiment}/{trial}', for `Checkpointer`; `root` may be a URL. Makes nothing.
 

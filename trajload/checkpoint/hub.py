@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trajload.arguments import explains_calls
 from trajload.errors import CheckpointError, ConfigError, MissingDependencyError, described
 from trajload.types import PathLikeStr
 
 __all__ = ["upload"]
 
 
+@explains_calls
 def upload(
     folder: PathLikeStr,
     repo: str,

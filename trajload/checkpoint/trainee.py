@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trajload.arguments import explains_calls
 from trajload.checkpoint.targets import find_target
 from trajload.errors import StageFailedError
 from trajload.storage.atomic import write_atomic
@@ -22,6 +23,7 @@ from trajload.storage.atomic import write_atomic
 __all__ = ["Spec", "Training", "run"]
 
 
+@explains_calls
 @dataclass(slots=True)
 class Training:
     """What a `make` function of `assert_continues` returns.

@@ -77,8 +77,8 @@ def profile(
     window = Window(num_steps=DEFAULT_NUM_STEPS) if window is None else window
     windows_per_episode = check_int("windows_per_episode", windows_per_episode, 1)
     repeats = check_int("repeats", repeats, 1)
-    if max_episodes is not None and max_episodes < 1:
-        raise ConfigError(f"max_episodes={max_episodes!r} is invalid: expected at least 1, or None for all.")
+    if max_episodes is not None:
+        max_episodes = check_int("max_episodes", max_episodes, 1, expected="an int of at least 1, or None for all")
     requests = _requests(dataset, streams)
     if not dataset.num_episodes:
         raise ConfigError(f"dataset {dataset.name!r} has no episodes: there is nothing to measure.")
