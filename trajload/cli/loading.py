@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trajload.errors import ConfigError
+from trajload.errors import ArgumentError, ConfigError
 from trajload.spec import Image, Signal, StreamRequest, Window
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def arguments_from_config(config: Mapping[str, Any], where: str) -> dict[str, An
         arguments["window"] = Window(**config["window"])
         arguments["streams"] = _requests(config.get("streams"))
     except (TypeError, ValueError, AttributeError) as err:
-        if isinstance(err, ConfigError):
+        if isinstance(err, ConfigError) and not isinstance(err, ArgumentError):
             raise
         raise ConfigError(f"{where} is no loader configuration: {err}") from err
     return arguments

@@ -39,7 +39,7 @@ def test_commands_are_these() -> None:
         "tune-encoding",
     ]
     assert {name: list(commands) for name, (_, commands) in GROUPS.items()} == {
-        "checkpoints": ["ls", "verify", "diff", "pin", "unpin", "gc", "export", "promote"]
+        "checkpoints": ["ls", "verify", "diff", "pin", "unpin", "exposed", "gc", "export", "promote"]
     }
 
 
