@@ -124,7 +124,7 @@ class WriterLock:
         A process elsewhere, or one whose open files may not be seen, counts as having it.
         """
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trajload.checkpoint.catalog import highest_seq
 from trajload.checkpoint.entries import Fault
+from trajload.checkpoint.failures import refusing
 from trajload.checkpoint.generation import parse_generation
 
 __all__ = ["rehearsing"]
@@ -73,8 +74,9 @@ def rehearsing(store: Any) -> Iterator[list[Fault]]:
     """
     medium, lock, begun = store._medium, store._lock, store._begun
     busy: list[Fault] = []
-    newest = highest_seq(medium)
-    if (holder := lock.holder_seen()) is not None:
+    with refusing(f"looking who writes checkpoint store {store.name!r}"):
+        newest, holder = highest_seq(medium), lock.holder_seen()
+    if holder is not None:
         doubt = "" if lock.works else " (or was killed)"
         what = f"{holder} writes this store{doubt}: until that ends nothing is removed, and what it is writing now is left out."
         busy.append(Fault(None, "gen", what, "unsure"))
