@@ -101,14 +101,14 @@ class TrajDataLoader(DataLoader["Batch"]):
         self._transform = transform
         self._running: list[Any] = []
         """Iterators of torch whose workers run; an abandoned loop may still hold one."""
-        steps = TrainSteps(loader)
+        steps, sampler = TrainSteps(loader), CursorSampler(loader, steps_per_epoch)
         if num_workers > 0:
             _check_sendable(steps)
         try:
             super().__init__(
                 steps,
                 batch_size=None,
-                sampler=CursorSampler(loader, steps_per_epoch),
+                sampler=sampler,
                 num_workers=num_workers,
                 collate_fn=_same,
                 # torch draws the seed of its workers, which nothing here uses, from the global generator if given no other:
