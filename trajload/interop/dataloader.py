@@ -26,6 +26,10 @@ __all__ = ["TrajDataLoader"]
 
 _JOIN_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 10.0
+_ITS_OWN_END = (
+    'It printed why, above this. A script that starts workers needs `if __name__ == "__main__":` around its main part: '
+    "each worker imports the script."
+)
 _OWN = ("num_workers", "steps_per_epoch", "transform")
 _OF_TORCH = (
     "pin_memory",
@@ -348,8 +352,10 @@ def _worker_error(batches: Any, err: Exception, train_step: int) -> Exception:
     dead = [(i, w) for i, w in enumerate(batches._workers) if not w.is_alive()]
     if dead:
         said = ", ".join(f"worker {i} (pid {w.pid}) {_ending(w.exitcode)}" for i, w in dead)
+        is_killed = any(w.exitcode is not None and w.exitcode < 0 for _, w in dead)
+        why = "Was memory short?" if is_killed else _ITS_OWN_END
         return StageFailedError(
-            f"{said} while train_step {train_step} was awaited. Was memory short? The cursor stays at this train_step: a new loop "
+            f"{said} while train_step {train_step} was awaited. {why} The cursor stays at this train_step: a new loop "
             "starts new workers and goes on there."
         )
     if "timed out" in str(err):
