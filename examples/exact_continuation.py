@@ -126,6 +126,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     if args.resumed:
         return resumed(args.folder)
+    if args.folder is not None and (args.folder / "manifest.json").exists():
+        parser.error(
+            f"{args.folder} is a dataset: this script writes one of its own. Name a folder to work in, or none."
+        )
     with tempfile.TemporaryDirectory() as temporary:
         compare(args.folder or Path(temporary))
     return None

@@ -1,7 +1,7 @@
 """Train a tiny world model, and continue exactly where you stopped: kill this at any moment and run it again.
 
-usage: python examples/train_world_model.py my-dataset checkpoints --train-steps 300
-       (`trajload demo --only-data --out my-dataset` makes a dataset to try it on)
+usage: python examples/train_world_model.py [dataset] [checkpoints] [--train-steps 300]
+       Without a dataset, the demo's is generated in ./demo-dataset. Less than a minute on one CPU core.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from pathlib import Path
 import torch
 
 import trajload as tl
+from trajload.demo.job import prepare_dataset
 from trajload.demo.model import make_model, make_optimizer
 
 
 def main(argv: Sequence[str] | None = None) -> float:
     """Train, and return the last loss."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", type=Path, help="folder of a dataset with cam_front, action, proprioception, reward")
-    parser.add_argument("checkpoints", type=Path, help="folder for checkpoints; training continues from the newest one")
+    parser.add_argument(
+        "dataset", nargs="?", type=Path, help="with cam_front, action, proprioception, reward; default: the demo's"
+    )
+    parser.add_argument(
+        "checkpoints",
+        nargs="?",
+        type=Path,
+        default=Path("world-model-checkpoints"),
+        help="folder; training continues from the newest one",
+    )
     parser.add_argument("--train-steps", type=int, default=300)
     parser.add_argument("--checkpoint-every", type=int, default=50)
     args = parser.parse_args(argv)
@@ -28,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> float:
     model = make_model(seed=7)
     optimizer = make_optimizer(model)
     loader = tl.Loader(
-        args.dataset,
+        args.dataset or prepare_dataset("demo-dataset", num_episodes=24, seed=0),
         window=tl.Window(num_steps=16, pad="edge"),
         global_batch_size=16,
         seed=7,

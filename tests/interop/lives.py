@@ -230,6 +230,7 @@ def through_lightning(life: Life, num_workers: int) -> None:
         auto_insert_metric_name=False,
         every_n_train_steps=EVERY,
         save_top_k=-1,
+        save_last=True,
     )
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -241,8 +242,7 @@ def through_lightning(life: Life, num_workers: int) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    latest = life.latest()
-    trainer.fit(Module(), ckpt_path=None if latest is None else str(latest), weights_only=False)
+    trainer.fit(Module(), ckpt_path="last")  # what the documentation shows; without save_last it would begin anew
 
 
 def through_accelerate(life: Life, num_workers: int) -> None:

@@ -220,7 +220,7 @@ def test_what_the_loader_decides_is_refused(make_loader: Make, option: str) -> N
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True, "5"])
 def test_bad_pass_length_is_refused(make_loader: Make, steps: Any) -> None:
     """Before anything runs."""
-    with make_loader() as loader, pytest.raises(ConfigError, match=r"steps_per_epoch=.* is invalid"):
+    with make_loader() as loader, pytest.raises(ConfigError, match=r"^steps_per_epoch=.* is invalid"):
         loader.as_dataloader(steps_per_epoch=steps)
 
 

@@ -266,3 +266,19 @@ def test_recipe_that_builds_another_loader_is_refused(make_loader: Make) -> None
         ConfigError, match=r"the loader built in this process is another one: got configuration \w{12}…"
     ):
         pickle.loads(sent).build()
+
+
+@pytest.mark.multiproc
+def test_worker_that_ends_by_itself_is_not_said_to_lack_memory(make_loader: Make) -> None:
+    """As where a script without a guarded main part is imported by its own worker: what it printed tells more."""
+    with make_loader().as_dataloader(
+        num_workers=1, steps_per_epoch=2, multiprocessing_context="fork", worker_init_fn=_end_with_1
+    ) as dataloader:
+        with pytest.raises(StageFailedError, match=r"worker 0 .* ended with exit code 1 .*__main__") as caught:
+            next(iter(dataloader))
+        assert "memory" not in str(caught.value)
+        assert dataloader.loader.train_step == 0
+
+
+def _end_with_1(_: int) -> None:
+    os._exit(1)

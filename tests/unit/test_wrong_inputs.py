@@ -191,5 +191,12 @@ def test_what_torch_refuses_and_what_a_dataset_is_not(demo_dataset: Path) -> Non
         for options in ({"timeout": "x"}, {"prefetch_factor": 2}, {"persistent_workers": True}):
             with pytest.raises(ConfigError, match="torch's DataLoader refuses its options"):
                 loader.as_dataloader(**options)  # type: ignore[arg-type]
+    with tl.Loader(dataset, window=tl.Window(), global_batch_size=2, num_epochs=1, streams=["action"]) as loader:
+        for ask in (
+            lambda: loader[3],
+            lambda: next(iter(torch.utils.data.DataLoader(loader, generator=torch.Generator()))),
+        ):
+            with pytest.raises(TypeError, match=r"a loader is not indexed.*batch_at.*as_dataloader"):
+                ask()
     with pytest.raises(TypeError, match=r"a dataset is not indexed.*windows come from tl\.Loader"):
         next(iter(torch.utils.data.DataLoader(dataset, batch_size=4, generator=torch.Generator())))  # type: ignore[arg-type]

@@ -40,11 +40,15 @@ _PACKAGE = "trajload.augment."
 
 
 def name_of(transform: Any) -> str:
-    """Return the name a transform has in messages and states: 'RandomCrop', or 'my_package.my_module:my_function'."""
+    """Return the name a transform has in messages and states: 'RandomCrop', or 'my_package.my_module:my_function'.
+
+    What the started script defines is of `__main__`, in the processes that it spawns too, where Python runs it as `__mp_main__`.
+    """
     if isinstance(transform, functools.partial):
         return name_of(transform.func)
     what = transform if hasattr(transform, "__qualname__") else type(transform)
     module = str(getattr(what, "__module__", "?"))
+    module = "__main__" if module == "__mp_main__" else module
     return str(what.__qualname__) if module.startswith(_PACKAGE) else f"{module}:{what.__qualname__}"
 
 

@@ -26,6 +26,10 @@ __all__ = ["TrajDataLoader"]
 
 _JOIN_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 10.0
+_ITS_OWN_END = (
+    'It printed why, above this. A script that starts workers needs `if __name__ == "__main__":` around its main part: '
+    "each worker imports the script."
+)
 _OWN = ("num_workers", "steps_per_epoch", "transform")
 _OF_TORCH = (
     "pin_memory",
@@ -101,14 +105,14 @@ class TrajDataLoader(DataLoader["Batch"]):
         self._transform = transform
         self._running: list[Any] = []
         """Iterators of torch whose workers run; an abandoned loop may still hold one."""
-        steps = TrainSteps(loader)
+        steps, sampler = TrainSteps(loader), CursorSampler(loader, steps_per_epoch)
         if num_workers > 0:
             _check_sendable(steps)
         try:
             super().__init__(
                 steps,
                 batch_size=None,
-                sampler=CursorSampler(loader, steps_per_epoch),
+                sampler=sampler,
                 num_workers=num_workers,
                 collate_fn=_same,
                 # torch draws the seed of its workers, which nothing here uses, from the global generator if given no other:
@@ -350,8 +354,10 @@ def _worker_error(batches: Any, err: Exception, train_step: int) -> Exception:
     dead = [(i, w) for i, w in enumerate(batches._workers) if not w.is_alive()]
     if dead:
         said = ", ".join(f"worker {i} (pid {w.pid}) {_ending(w.exitcode)}" for i, w in dead)
+        is_killed = any(w.exitcode is not None and w.exitcode < 0 for _, w in dead)
+        why = "Was memory short?" if is_killed else _ITS_OWN_END
         return StageFailedError(
-            f"{said} while train_step {train_step} was awaited. Was memory short? The cursor stays at this train_step: a new loop "
+            f"{said} while train_step {train_step} was awaited. {why} The cursor stays at this train_step: a new loop "
             "starts new workers and goes on there."
         )
     if "timed out" in str(err):

@@ -86,7 +86,11 @@ class TrainSteps(Dataset[Any]):
     def __len__(self) -> int:
         """Train_steps of the whole run; TypeError without `num_epochs`."""
         if self._num_train_steps is None:
-            raise TypeError("a run without num_epochs has no length; see Loader.steps_per_epoch.")
+            raise TypeError(
+                "a run without num_epochs has no length. A DataLoader over it is told what to ask for: "
+                "DataLoader(TrainSteps(loader), sampler=StepSampler(loader), batch_size=None), or batch_sampler= of "
+                "loader.as_map_dataset() for single rows."
+            )
         return self._num_train_steps
 
     def __iter__(self) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -165,6 +165,12 @@ class LoaderFacts:
                 "as_dataloader()."
             )
         return self.num_train_steps
+
+    def __getitem__(self, item: object) -> NoReturn:
+        raise TypeError(
+            f"a loader is not indexed: loader[{item!r}]. batch_at(train_step) makes one batch; for a torch DataLoader of its batches, "
+            "call as_dataloader()."
+        )
 
     def __repr__(self) -> str:
         return (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -281,6 +283,34 @@ def test_unusable_transform_is_refused(transforms: Any, message: str) -> None:
     """Before any reading, with what to do instead."""
     with pytest.raises(ConfigError, match=message):
         TransformChain(transforms, SPECS, LAYOUT, 0)
+
+
+def test_script_run_again_by_a_spawned_process_is_the_same_script(tmp_path: Path) -> None:
+    """multiprocessing runs it as `__mp_main__` there: its transforms are the same, and so are states and digests."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    started, spawned = (runpy.run_path(str(script), run_name=name) for name in ("__main__", "__mp_main__"))
+    for name in ("function", "instance", "of_a_source"):
+        assert config_of(spawned[name]) == config_of(started[name])
+    assert config_of(started["function"]) == {"name": "__main__:function"}
+
+
+SCRIPT = """
+from dataclasses import dataclass
+from trajload.augment.own_streams import own_streams
+
+def function(window, generator):
+    return window
+
+@dataclass(frozen=True)
+class Add:
+    what: int
+
+    def __call__(self, window, generator):
+        return window
+
+instance, of_a_source = Add(1), own_streams(function, {"cam": "cam_front"})
+"""
 
 
 def test_configuration_names_what_decides_the_values() -> None:
