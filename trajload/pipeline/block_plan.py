@@ -8,9 +8,10 @@ planned, and a block that cannot be decoded, are left to the plain way of making
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -182,7 +183,9 @@ def plan_block(
     ids_W = np.arange(first_window_id, first_window_id + num_windows, dtype=np.int64)
     _, anchor_W = source.sampler.table.locate(ids_W)
     is_bad_W = np.zeros(num_windows, dtype=np.bool_)
-    streams = [_plan_stream(source, choice, episode, anchor_W, is_bad_W) for choice in choices]
+    num_steps = int(source.dataset.num_steps_E[episode])
+    own = functools.cache(lambda: stepwise_rows(anchor_W, num_steps, source.window))  # once, where any stream needs it
+    streams = [_plan_stream(source, choice, episode, anchor_W, own, is_bad_W) for choice in choices]
     plan = BlockPlan(source, episode, first_window_id, is_bad_W.tolist(), streams, anchor_W)
     for stream in streams:
         if stream.track is not None:
@@ -231,9 +234,10 @@ def _plan_stream(
     choice: StreamChoice,
     episode: int,
     anchor_W: Int64Array,
+    own: Callable[[], tuple[Int64Array, BoolArray]],
     is_bad_W: BoolArray,
 ) -> BlockStream:
-    """Plan one stream, and mark the windows that cannot be."""
+    """Plan one stream, and mark the windows that cannot be. `own` gives the windows' own steps, as for `RowPlanner.plan`."""
     num_windows, num_places = len(anchor_W), choice.places.num_places
     track = source.dataset.track(episode, choice.name)
     if track is not None and choice.spec.clock == "stepwise" and not choice.request.age:
@@ -248,18 +252,18 @@ def _plan_stream(
         none_W = np.zeros(num_windows, dtype=np.bool_)
         return BlockStream(choice, None, rows_WT[0, :0], rows_WT, is_pad_WT, is_outside_WT, none_W, none_W, age_WT)
     is_here_W = np.ones(num_windows, dtype=np.bool_)
-    own = stepwise_rows(anchor_W, int(source.dataset.num_steps_E[episode]), source.window)
     if choice.spec.clock == "stepwise":
-        rows_WT, is_outside_WT = own
+        rows_WT, is_outside_WT = own()
         if not choice.places.is_own:
             num_steps = int(source.dataset.num_steps_E[episode])
             rows_WT, is_outside_WT = stepwise_rows(anchor_W, num_steps, source.window, choice.places.steps_T)
         is_pad_WT = is_outside_WT
         is_here_W = rows_WT[:, -1] < track.num_rows
     else:
+        steps_WT, is_beyond_WT = own()
         for w, anchor in enumerate(anchor_W.tolist()):
             try:
-                planned = source.planner.plan(choice, track, episode, anchor, (own[0][w], own[1][w]))
+                planned = source.planner.plan(choice, track, episode, anchor, (steps_WT[w], is_beyond_WT[w]))
             except Exception:
                 is_here_W[w] = False
                 continue

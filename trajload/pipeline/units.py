@@ -217,9 +217,10 @@ class RowUnit:
         self._choices = choices
         self._times = times
         self._work: RowWork | None = None
+        self._was_tried = False
 
     def read(self) -> None:
-        begin = perf_counter()
+        begin, self._was_tried = perf_counter(), True
         try:
             self._work = self._builder.read_row(self.jobs[0], self.row, self._choices)
         finally:
@@ -227,7 +228,7 @@ class RowUnit:
                 self._times.note(perf_counter() - begin)
 
     def run(self, context: DecodeContext) -> None:
-        if self._work is None and self._times is not None:
+        if not self._was_tried and self._times is not None:
             with suppress(Exception):
                 self.read()
         # A row that could not be read is repeated from the start here, where the policy for bad windows lives.
