@@ -28,6 +28,7 @@ added once by the stage that knows it (`with at(shard=..., episode=...)`), so le
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import TracebackType
@@ -59,6 +60,7 @@ __all__ = [
     "at",
     "described",
     "locate",
+    "words_of",
 ]
 
 _MOST_WORDS = 4000
@@ -193,6 +195,16 @@ class LoaderExhaustedError(TrajloadError):
     """A train_step at or beyond the end of a finite run was asked for. Not a StopIteration (PEP 479)."""
 
 
+def words_of(err: BaseException) -> str:
+    """Return the message of a foreign exception without addresses of objects, which differ from run to run.
+
+    Example:
+        >>> words_of(ValueError("cannot identify image file <_io.BytesIO object at 0x7f571bfecfe0>"))
+        'cannot identify image file <_io.BytesIO object>'
+    """
+    return re.sub(r" at 0x[0-9a-fA-F]+(?=>)", "", str(err))
+
+
 def described(err: BaseException) -> str:
     """Return class and message of a foreign exception, whatever it is: its own words may be endless, or fail themselves.
 
@@ -201,7 +213,7 @@ def described(err: BaseException) -> str:
         "KeyError: 'a'"
     """
     try:
-        words = str(err)
+        words = words_of(err)
     except Exception as failed:
         words = f"(its message cannot be had: {type(failed).__name__})"
     return f"{type(err).__name__}: {words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + '…'}"

@@ -119,5 +119,6 @@ def test_foreign_exception_is_described_whatever_it_says() -> None:
             raise ValueError("not a word")
 
     assert errors.described(ZeroDivisionError("no such thing")) == "ZeroDivisionError: no such thing"
+    assert errors.described(OSError(f"cannot read {object()}")) == "OSError: cannot read <object object>"
     assert errors.described(Mute()) == "Mute: (its message cannot be had: ValueError)"
     assert len(errors.described(ValueError("x" * 10**6))) < 5000

@@ -19,7 +19,7 @@ from trajload.decode.arrays import check_bytes
 from trajload.decode.context import DecodeContext
 from trajload.decode.pixels import finish_picture
 from trajload.decode.plan import Blobs, plan_reads
-from trajload.errors import DecodeError
+from trajload.errors import DecodeError, words_of
 from trajload.refs import ImageTrack, TableTrack
 from trajload.spec import Image, StreamRequest, StreamSpec
 from trajload.types import Int64Array, Modality, NDArray
@@ -181,7 +181,7 @@ def _decode(
         raise
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, PillowImage.DecompressionBombError) as err:
         raise DecodeError(
-            f"{what} is not a whole {encoding} picture: {err} ({len(data)} bytes that begin with {data[:8]!r}). Restore or drop it."
+            f"{what} is not a whole {encoding} picture: {words_of(err)} ({len(data)} bytes that begin with {data[:8]!r}). Restore or drop it."
         ) from err
     return np.ascontiguousarray(array)
 

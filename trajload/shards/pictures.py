@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajload.errors import ConfigError, DecodeError, SourceError
+from trajload.errors import ConfigError, DecodeError, SourceError, words_of
 from trajload.shards.values import EncodedStream, check_array, is_path
 from trajload.spec import StreamSpec
 from trajload.types import NDArray
@@ -76,7 +76,7 @@ def _check_image(spec: StreamSpec, data: bytes, row: int) -> bytes:
                 picture.getexif().get(_EXIF_ORIENTATION, 1),
             )
     except Exception as err:  # Pillow raises whatever its parsers meet in damaged bytes
-        raise ConfigError(f"stream {spec.name!r} row {row} is not a {wanted} picture: {err}.") from err
+        raise ConfigError(f"stream {spec.name!r} row {row} is not a {wanted} picture: {words_of(err)}.") from err
     if got != wanted:
         raise ConfigError(f"stream {spec.name!r} row {row} is a {got} picture: expected {wanted}.")
     if orientation in (5, 6, 7, 8):
