@@ -28,8 +28,9 @@ pytestmark = [
     # From 3.12 on Python warns of forks beside threads; workers build loaders of their own and use none of the parent's.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
     # Torch raises a worker's death from a signal handler, at any instruction: a socket it was just then making to take
-    # a tensor over is left to the collector, which closes it, and says so.
-    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+    # a tensor over, or one of the ten files it opens to see whether files can still be opened, is left to the
+    # collector, which closes it, and says so.
+    pytest.mark.filterwarnings("ignore:unclosed (<socket.socket|file <_io.):ResourceWarning"),
     # Raised where Python drops an object, it goes no further, and torch tells of the death again when it waits.
     pytest.mark.filterwarnings(
         "ignore:(?s)Exception ignored.*DataLoader worker:pytest.PytestUnraisableExceptionWarning"
