@@ -39,7 +39,7 @@ from trajload.decode.libav_symbols import (
 from trajload.jit import compiled
 from trajload.types import NDArray
 
-__all__ = ["BYTES", "KIND_AT", "OK", "YUV420", "YUV444", "decode_window"]
+__all__ = ["BYTES", "KIND_AT", "OK", "YUV420", "YUV444", "decode_window", "pointer_to"]
 
 if TYPE_CHECKING:
 
@@ -140,7 +140,9 @@ def _call_pi(typing_context: Any, function: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def pointer_to(typing_context: Any, address: Any) -> Any:
+    """The pointer of an address, for `carray`."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
 
@@ -196,7 +198,7 @@ def _copy_bytes(state: NDArray, height: int, row_bytes: int, row_H: NDArray, byt
         return BAD_PLANE
     frame = state[_FRAME]
     stride = _load32(frame + FRAME_LINESIZE)
-    plane = carray(_pointer(_load64(frame + FRAME_DATA)), size, np.uint8)
+    plane = carray(pointer_to(_load64(frame + FRAME_DATA)), size, np.uint8)
     for y in range(out.shape[0]):
         if len(row_H) == 0:
             line = plane[y * stride : y * stride + row_bytes]
@@ -222,9 +224,9 @@ def _convert(state: NDArray, expected: NDArray, coefficients: NDArray, out: NDAr
     y_stride, c_stride = _load32(frame + FRAME_LINESIZE), _load32(frame + FRAME_LINESIZE + 4)
     if y_size < 0 or u_size < 0 or v_size < 0 or _load32(frame + FRAME_LINESIZE + 8) != c_stride:
         return BAD_PLANE
-    y = carray(_pointer(_load64(frame + FRAME_DATA)), y_size, np.uint8)
-    u = carray(_pointer(_load64(frame + FRAME_DATA + 8)), u_size, np.uint8)
-    v = carray(_pointer(_load64(frame + FRAME_DATA + 16)), v_size, np.uint8)
+    y = carray(pointer_to(_load64(frame + FRAME_DATA)), y_size, np.uint8)
+    u = carray(pointer_to(_load64(frame + FRAME_DATA + 8)), u_size, np.uint8)
+    v = carray(pointer_to(_load64(frame + FRAME_DATA + 16)), v_size, np.uint8)
     if is_420:
         yuv420_to_rgb(y, u, v, y_stride, c_stride, coefficients, out)
     else:

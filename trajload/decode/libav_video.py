@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ class LoopSetup:
     """One open decoder and the arguments of the loop that stay the same from window to window."""
 
     decoder: LibavDecoder
+    size: tuple[int, ...]
+    """(H, W) of the pictures it makes."""
     state: NDArray
     expected: NDArray
     arrays: tuple[NDArray, ...]
@@ -54,6 +57,47 @@ class LoopSetup:
             out,
         )
 
+    def decode_all(
+        self, plans: Sequence[VideoReads], bases_N: Int64Array, out_N: Sequence[int], shape: Sequence[int]
+    ) -> tuple[int, int]:
+        """Write windows one after the other, as `decode` does; return the last one's status and how many went well.
+
+        Args:
+            plans: Of one range each.
+            bases_N: Where in memory the bytes of each range stand.
+            out_N: Where in memory each window is written: C-contiguous uint8 of `shape`.
+            shape: (T, C, H, W).
+        """
+        from trajload.decode.libav_windows import decode_windows
+
+        parts = (
+            np.concatenate([plan.ranges_R2 for plan in plans]),
+            np.concatenate([plan.packets_P4 for plan in plans]),
+            np.concatenate([plan.segments_S3 for plan in plans]),
+            np.concatenate([plan.wanted_W3 for plan in plans]),
+        )
+        lengths = [(len(plan.packets_P4), len(plan.segments_S3), len(plan.wanted_W3)) for plan in plans]
+        status, num_done = decode_windows(
+            self.state,
+            self.expected,
+            bases_N,
+            *parts,
+            np.cumsum(np.array(lengths, np.int64), axis=0),
+            np.array(shape, np.int64),
+            np.array(out_N, np.int64),
+            *self.arrays,
+        )
+        return int(status), int(num_done)
+
+    def drop_after(
+        self, status: int, context: DecodeContext, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...]
+    ) -> None:
+        """Let `context`, which keeps this, forget it where after that status it may not go on."""
+        from trajload.decode import libav_loop
+
+        if status not in (libav_loop.OK, libav_loop.IS_UNFIT):
+            context.drop_loop(index, spec, size, for_good=status == libav_loop.BAD_PLANE)
+
     def run(
         self,
         context: DecodeContext,
@@ -64,12 +108,11 @@ class LoopSetup:
         bases_R: Int64Array,
         out: NDArray,
     ) -> bool:
-        """Do what `decode` does and return whether it went well; `context`, which keeps this, drops it where it may not go on."""
+        """Do what `decode` does and return whether it went well; `context` drops this where it may not go on."""
         from trajload.decode import libav_loop
 
         status = self.decode(reads, bases_R, out if out.dtype == np.uint8 else out.view(np.uint8))
-        if status not in (libav_loop.OK, libav_loop.IS_UNFIT):
-            context.drop_loop(index, spec, size, for_good=status == libav_loop.BAD_PLANE)
+        self.drop_after(status, context, index, spec, size)
         return status == libav_loop.OK
 
     def close(self) -> None:
@@ -143,4 +186,4 @@ def make_setup(
             rgb = context.scratch("rgb", (3, height, width), np.uint8)
             resizing = context.filter((height, width), size).arrays
     arrays = (coefficients, rgb, *resizing)
-    return LoopSetup(decoder, loop_state(libav, decoder), np.array(expected, dtype=np.int64), arrays)
+    return LoopSetup(decoder, size, loop_state(libav, decoder), np.array(expected, dtype=np.int64), arrays)

@@ -8,7 +8,7 @@ It does what `plan_reads` and `decode_rows` do, and leaves to them whatever is u
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -19,6 +19,9 @@ from trajload.decode.video import decode_with_pyav, fill_repeats, verified_sourc
 from trajload.refs import ByteRange, VideoIndex, VideoTrack
 from trajload.spec import StreamSpec
 from trajload.types import Int64Array, NDArray
+
+if TYPE_CHECKING:
+    from trajload.decode.libav_video import LoopSetup
 
 __all__ = ["QuickVideo", "same_pictures"]
 
@@ -76,15 +79,12 @@ class QuickVideo:
         """
         if context.devices is not None or not isinstance(reads, VideoReads) or len(blobs) != 1:
             return False
-        if reads.rows is not rows_T or not self._is_whole(reads, blobs[0]):
+        if reads.rows is not rows_T or not self.is_whole(reads, blobs[0]):
             return False
         index, size = self.track.index, out.shape[2:]
-        setup = context.quick_setups.get(self._setup_key)
+        setup = self.setup(context, spec, size)
         if setup is None:
-            setup = context.loop_setup(index, spec, size)
-            if setup is None:
-                return False
-            context.quick_setups[self._setup_key] = setup
+            return False
         address = np.frombuffer(blobs[0], dtype=np.uint8).__array_interface__["data"][0]
         if setup.run(context, index, spec, size, reads, np.array([address]), out):
             context.windows_by_engine["libav"] += 1
@@ -94,7 +94,20 @@ class QuickVideo:
         fill_repeats(self.track, reads, rows_T, out)
         return True
 
-    def _is_whole(self, reads: VideoReads, blob: bytes) -> bool:
+    def setup(self, context: DecodeContext, spec: StreamSpec, size: tuple[int, ...]) -> LoopSetup | None:
+        """Return what decodes it to pictures of `size` (H, W), which its `setup_key` stands for; None where PyAV has to.
+
+        Raises:
+            DecodeError: The video does not show what the spec declares.
+        """
+        found = context.quick_setups.get(self._setup_key)
+        if found is None:
+            found = context.loop_setup(self.track.index, spec, size)
+            if found is not None:
+                context.quick_setups[self._setup_key] = found
+        return found
+
+    def is_whole(self, reads: VideoReads, blob: bytes) -> bool:
         """Return whether the bytes are all there and fit their checksums, in groups that stand in one piece."""
         (begin, end), *_ = reads.ranges_R2.tolist()
         if len(blob) != end - begin:

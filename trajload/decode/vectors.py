@@ -4,7 +4,8 @@ LLVM's own vectoriser gives up on loops that touch many arrays, and takes half t
 left to it. Every step is exact integer arithmetic, so all machines give the same bytes. Memory is reached by address:
 callers make sure that what a step reads and writes is theirs.
 
-Compiled code is kept by the time stamp of the file that uses it: touch `kernels.py` and `libav_loop.py` after an edit.
+Compiled code is kept by the time stamp of the file that uses it: touch `kernels.py`, `libav_loop.py` and
+`libav_windows.py` after an edit.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from trajload.pipeline.gather_call import GatheredRows, SourceGather, gather_row
 from trajload.pipeline.gather_table import ResidentBudget, choose_gathered
 from trajload.pipeline.job import Job
 from trajload.pipeline.units import QueuedUnits, RowUnit, Unit, row_units
+from trajload.pipeline.video_units import VideoPart, video_units
 from trajload.types import Int64Array
 
 __all__ = ["GatherPart", "GatherUnit", "GatherUnits", "make_gather"]
@@ -213,6 +214,8 @@ class GatherUnits(QueuedUnits):
     def __init__(self, builder: BatchBuilder, part: GatherPart, num_decoders: int = 1, num_readers: int = 1) -> None:
         super().__init__(builder, num_decoders, num_readers)
         self._part = part
+        self._num_decoders = num_decoders
+        self._videos = [VideoPart(source, part.rest(number)) for number, source in enumerate(builder.sources)]
         if part.is_whole and builder.has_fixed_rows and builder.memory is None:
             self.num_together = max(1, min(_MAX_TOGETHER, _TOGETHER_BYTES // max(builder.batch_bytes, 1)))
 
@@ -235,5 +238,7 @@ class GatherUnits(QueuedUnits):
         # At once, so that where rows go on from here they find their keys in place.
         if not all(part.run(job, row_G) for row_G in splits):
             return row_units(self._builder, job, self._times)
+        if not all(video.is_off for video in self._videos) and self._builder.devices is None:
+            return video_units(self._builder, job, self._videos, self._num_decoders, self._times)
         sources = job.refs.source_B.tolist()
         return [RowUnit(self._builder, job, b, part.rest(source), self._times) for b, source in enumerate(sources)]

@@ -21,6 +21,7 @@ from trajload.collate.slots import BatchSlots
 from trajload.collate.stream_slots import StreamSlots
 from trajload.decode import DecodeContext, plan_reads
 from trajload.decode.plan import VideoReads
+from trajload.decode.quick_video import QuickVideo
 from trajload.errors import TrajloadError, at, locate
 from trajload.pipeline.config import StreamChoice, stream_layout
 from trajload.pipeline.job import Job, RowWork
@@ -29,7 +30,7 @@ from trajload.pipeline.quick_tracks import QuickTracks
 from trajload.pipeline.rowplan import RowPlanner
 from trajload.pipeline.stats import StageStats
 from trajload.pipeline.write import StreamWork, write_stream
-from trajload.refs import ByteRange, WindowRef
+from trajload.refs import ByteRange, Track, WindowRef
 from trajload.sampling.sampler import Sampler
 from trajload.sources.base import Dataset
 from trajload.spec import Window
@@ -131,19 +132,22 @@ class SourceRows:
         self, choice: StreamChoice, episode: int, anchor: int, own: tuple[Int64Array, BoolArray]
     ) -> StreamWork:
         """Plan one stream of the window at `anchor`; `own` as for `RowPlanner.plan`."""
-        quick = self._quick.get(episode, choice.key)
-        if quick is None:
-            track = self.dataset.track(episode, choice.name)
-            if track is None or track.num_rows == 0:
-                return StreamWork(choice, None, None, [], [])
-            quick = self._quick.put(episode, choice.key, track)
-        else:
-            track = quick.track
+        track, quick = self.track(episode, choice)
+        if track is None or track.num_rows == 0:
+            return StreamWork(choice, None, None, [], [])
         planned = self.planner.plan(choice, track, episode, anchor, own)
         ranges: list[ByteRange] = []
         if len(planned.rows):
             ranges = plan_reads(track, planned.rows) if quick is None else quick.plan(planned.rows)
         return StreamWork(choice, track, planned, ranges, [], quick)
+
+    def track(self, episode: int, choice: StreamChoice) -> tuple[Track | None, QuickVideo | None]:
+        """Return the track of a stream, None where the episode lacks it, and once more as it is kept, if it is video."""
+        quick = self._quick.get(episode, choice.key)
+        if quick is not None:
+            return quick.track, quick
+        track = self.dataset.track(episode, choice.name)
+        return track, self._quick.put(episode, choice.key, track) if track is not None and track.num_rows else None
 
     def steps_of(self, anchor: int) -> tuple[int, int]:
         """Return the half-open range of steps that the window at `anchor` spans, for messages."""

@@ -115,12 +115,19 @@ class StageStats:
             meter.add("read", read_s)
             meter.counts["bytes_read"] += num_bytes
 
-    def window_decoded(self, seconds: float, frames: int, num_decoded: int) -> None:
-        """Note a decoded window: pictures delivered, and pictures that went through a decoder."""
+    def window_decoded(
+        self, seconds: float, frames: int, num_decoded: int, num_windows: int = 1, ago_s: float = 0.0
+    ) -> None:
+        """Note a decoded window: pictures delivered, and pictures that went through a decoder.
+
+        Args:
+            num_windows: 0 where another note counts the window.
+            ago_s: How long ago it was done.
+        """
         meter = getattr(self._local, "meter", None) or self._new_meter()
-        meter.add("decode", seconds)
+        meter.add("decode", seconds, ago_s)
         counts = meter.counts
-        counts["windows"] += 1
+        counts["windows"] += num_windows
         counts["frames"] += frames
         counts["row_frames_decoded"] += num_decoded
 
