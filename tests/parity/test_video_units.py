@@ -29,6 +29,7 @@ WINDOWS = {
 STREAMS: dict[str, Any] = {
     "one": ["cam_front"],
     "cameras": list(CAMERAS),
+    "clocked": ["cam_front", "depth"],
     "resized": {"cam_front": tl.Image(size=(24, 40)), "cam_side": tl.Image(size=(20, 20)), "action": None},
     "all": None,
 }
@@ -74,7 +75,7 @@ def iterated(source: Any, num_batches: int, **kwargs: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("window", "streams"),
     [
-        (w, s) for w in WINDOWS for s in STREAMS if s != "one" or w not in ("deltas", "seconds")
+        (w, s) for w in WINDOWS for s in STREAMS if s not in ("one", "clocked") or w not in ("deltas", "seconds")
     ],  # which name both cameras
 )
 def test_rows_decoded_together_equal_batch_at(
@@ -90,9 +91,12 @@ def test_rows_decoded_together_equal_batch_at(
         assert max(together) > 1
 
 
-def test_plain_rows_are_left_alone(demo_dataset: Path, monkeypatch: pytest.MonkeyPatch, together: list[int]) -> None:
-    """Whole windows of video never take the long way."""
-    kwargs: dict[str, Any] = {"window": WINDOWS["inside"], "streams": STREAMS["cameras"]}
+@pytest.mark.parametrize("streams", ["one", "cameras", "clocked"])
+def test_plain_rows_are_left_alone(
+    demo_dataset: Path, streams: str, monkeypatch: pytest.MonkeyPatch, together: list[int]
+) -> None:
+    """Whole windows of video never take the long way, whatever their clock."""
+    kwargs: dict[str, Any] = {"window": WINDOWS["inside"], "streams": STREAMS[streams]}
     want = expected(demo_dataset, 4, **kwargs)
 
     def refuse(*args: Any) -> None:
@@ -208,7 +212,7 @@ def test_without_the_compiled_loop_rows_take_the_long_way(
 @pytest.mark.parametrize("every", [1, 8])
 def test_counts_are_those_of_rows_one_by_one(demo_dataset: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     """Windows, pictures, bytes and costs count alike, with and without other streams beside the video."""
-    for streams in (["cam_front"], list(CAMERAS), ["cam_front", "language"]):
+    for streams in (["cam_front"], [*CAMERAS, "depth"], ["cam_front", "language"]):
         found = []
         for most in (1, 8):
             monkeypatch.setattr("trajload.pipeline.video_units._MOST_ROWS", most)
@@ -225,4 +229,6 @@ def test_counts_are_those_of_rows_one_by_one(demo_dataset: Path, monkeypatch: py
                 found.append((counted, costs if every == 1 else None))
         assert found[0] == found[1]
         assert found[0][0]["windows"] == 6 * COMMON["global_batch_size"]
-        assert found[0][0]["frames"] == 6 * COMMON["global_batch_size"] * 6 * len([s for s in streams if s in CAMERAS])
+        assert found[0][0]["frames"] == 6 * COMMON["global_batch_size"] * 6 * len(
+            [s for s in streams if s != "language"]
+        )

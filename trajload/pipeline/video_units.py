@@ -1,7 +1,7 @@
 """Rows whose pictures come from video, a few at a time: planned and read together, decoded by one compiled call.
 
 Between two windows a decoder fills the processor's caches with its own tables, and Python is slow until it has its own
-back. So a unit takes a few rows, and only what is usual: whole windows of stepwise video whose bytes are as they should
+back. So a unit takes a few rows, and only what is usual: windows of video without padding whose bytes are as they should
 be. Whatever else a row has, and every row with anything unusual, goes through `BatchBuilder.build_part`.
 """
 
@@ -17,16 +17,19 @@ from time import perf_counter
 
 import numpy as np
 
+from trajload.align.rows import stepwise_rows
 from trajload.decode import DecodeContext
 from trajload.decode.libav_video import LoopSetup
 from trajload.decode.plan import VideoReads
 from trajload.decode.quick_video import QuickVideo
+from trajload.decode.video import fill_repeats
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.job import Job, RowWork
 from trajload.pipeline.read_times import ReadTimes
 from trajload.pipeline.source_rows import SourceRows
-from trajload.types import Int64Array
+from trajload.refs import Track
+from trajload.types import Int64Array, NDArray
 
 __all__ = ["VideoPart", "VideoUnit", "video_units"]
 
@@ -40,11 +43,22 @@ class _Stream:
     """One stream of video of a source."""
 
     choice: StreamChoice
+    is_clocked: bool
     steps_T: Int64Array
     """From the anchor."""
     low: int
     """First step that has to exist, from the anchor, and the last one."""
     high: int
+
+    def rows(self, part: VideoPart, track: Track, episode: int, anchor: int) -> Int64Array | None:
+        """Return the rows of the track for the window at `anchor`, None where there is padding."""
+        num_steps = int(part.source.dataset.num_steps_E[episode])
+        if not self.is_clocked:
+            is_inside = anchor + self.low >= 0 and anchor + self.high < num_steps
+            return self.steps_T + anchor if is_inside else None
+        own = stepwise_rows(anchor, num_steps, part.source.window)
+        planned = part.source.planner.plan(self.choice, track, episode, anchor, own)
+        return None if planned.is_pad_T.any() else planned.rows
 
 
 class VideoPart:
@@ -71,17 +85,14 @@ class VideoPart:
 
 
 def _may_be_video(choice: StreamChoice) -> bool:
-    return (
-        choice.spec.is_picture
-        and choice.spec.clock == "stepwise"
-        and choice.places.ns_T is None
-        and not choice.request.age
-    )
+    """Return whether places are filled by one picture each, of which nothing but the pixels is wanted."""
+    return choice.spec.is_picture and choice.request.align not in ("linear", "interval") and not choice.request.age
 
 
 def _stream(choice: StreamChoice) -> _Stream:
     steps_T = choice.places.steps_T
-    return _Stream(choice, steps_T, min(int(steps_T[0]), 0), max(int(steps_T[-1]), 0))
+    is_clocked = choice.spec.clock == "clocked"
+    return _Stream(choice, is_clocked, steps_T, min(int(steps_T[0]), 0), max(int(steps_T[-1]), 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,10 @@ class _Decoding:
 
     window: _Window
     setup: LoopSetup
+    values: NDArray
+    """Where it goes, (T, C, H, W)."""
     address: int
+    """Of these, and their shape in bytes."""
     shape: tuple[int, ...]
 
     @property
@@ -233,7 +247,7 @@ class VideoUnit:
                 return None
             address = int(values.__array_interface__["data"][0]) + read.row * values.strides[0]
             shape = (*values.shape[1:4], values.shape[4] * values.itemsize)
-            out.append(_Decoding(window, setup, address, shape))
+            out.append(_Decoding(window, setup, values[read.row], address, shape))
         return out
 
     def _note(self, read: _Row, seconds: float, ago_s: float = 0.0) -> None:
@@ -249,19 +263,17 @@ def _read_windows(part: VideoPart, episode: int, anchor: int) -> Sequence[_Windo
     """Plan the windows of a row and fetch their bytes; return none where something is unusual."""
     begin = perf_counter()
     source = part.source
-    num_steps = int(source.dataset.num_steps_E[episode])
     if source.skips_reads:
         return ()
     planned = []
     for stream in part.video:
-        if anchor + stream.low < 0 or anchor + stream.high >= num_steps:
-            return ()
         track, quick = source.track(episode, stream.choice)
         if quick is None:
             part.is_off = track is not None and track.num_rows > 0
             return ()
-        plan = quick.plan(stream.steps_T + anchor)
-        if not isinstance(plan, VideoReads) or len(plan) != 1 or len(plan.wanted_W3) != len(stream.steps_T):
+        rows = stream.rows(part, quick.track, episode, anchor)
+        plan = None if rows is None else quick.plan(rows)
+        if not isinstance(plan, VideoReads) or len(plan) != 1 or len(plan.rows) != len(stream.steps_T):
             return ()
         planned.append((stream, quick, plan))
     begin_read = perf_counter()
@@ -280,6 +292,9 @@ def _decode(context: DecodeContext, windows: Sequence[_Decoding]) -> bool:
     status, num_done = setup.decode_all(plans, np.array(addresses, np.int64), [one.address for one in windows], shape)
     context.windows_by_engine["libav"] += num_done
     if num_done == len(windows):
+        for one in windows:
+            if len(one.window.plan.wanted_W3) < shape[0]:
+                fill_repeats(one.window.quick.track, one.window.plan, one.window.plan.rows, one.values)
         return True
     failed = windows[num_done].window
     spec = failed.stream.choice.spec
