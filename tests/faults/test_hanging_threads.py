@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from interrupting import interrupt
 
 import trajload as tl
 from trajload.errors import StageFailedError
@@ -57,3 +62,32 @@ def test_transform_that_hangs_in_a_thread_ends_the_run_and_tells_where(
         got += [batch.digest() for batch in loader]
         assert loader.train_step == len(loader)
         assert got == [loader.batch_at(k).digest() for k in range(len(loader))]
+
+
+SCRIPT = """
+import sys, threading
+import trajload as tl
+is_there = threading.Event()
+def stuck(window, generator):
+    is_there.set()
+    threading.Event().wait()
+arguments = {"window": tl.Window(num_steps=3), "global_batch_size": 4, "streams": ["action"], "rank": 0, "world_size": 1}
+loader = tl.Loader(sys.argv[1], transforms=[stuck], num_workers=2, **arguments)
+threading.Thread(target=lambda: (is_there.wait(), print("hangs", flush=True)), daemon=True).start()
+next(iter(loader))
+"""
+
+
+@pytest.mark.multiproc
+def test_ctrl_c_ends_a_script_whose_transform_hangs(tmp_path: Path, demo_dataset: Path) -> None:
+    """It is not waited for until its minute is over: the script ends while the test still has its patience."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {"PYTHONPATH": str(Path(tl.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
+    process = subprocess.Popen(
+        [sys.executable, script, demo_dataset], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "hangs\n"
+    _, stderr, _ = interrupt(process, lambda: process.send_signal(signal.SIGINT))
+    assert process.returncode == -signal.SIGINT
+    assert stderr.count("KeyboardInterrupt") >= 1

@@ -30,6 +30,8 @@ __all__ = ["Prefetcher"]
 _JOIN_TIMEOUT_S = 60.0
 _STALLED_JOIN_TIMEOUT_S = 1.0
 """For threads that are known to hang."""
+_INTERRUPTED_JOIN_TIMEOUT_S = 3.0
+"""Where somebody pressed Ctrl-C while waiting for a batch, maybe because it did not come."""
 
 
 class _Shared:
@@ -64,7 +66,7 @@ class _Shared:
         """Of the planner: what it opened before is still delivered."""
         self.progress = object()
         """Another one with everything that a thread gets done."""
-        self.has_stalled = False
+        self.join_timeout_s = _JOIN_TIMEOUT_S
 
     @property
     def num_wanted(self) -> int:
@@ -177,7 +179,7 @@ def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> N
         shared.changed.notify_all()
         shared.has_room.notify_all()
     shared.planner.stop()
-    deadline = time.monotonic() + (_STALLED_JOIN_TIMEOUT_S if shared.has_stalled else _JOIN_TIMEOUT_S)
+    deadline = time.monotonic() + shared.join_timeout_s
     have_ended = [_join(threads[role], deadline) for role in ("plan", "read", "decode")]
     with shared.lock:
         shared.open_jobs.clear()
@@ -276,9 +278,13 @@ class Prefetcher:
                 if failure is not None:
                     raise _as_trajload(failure) from failure
                 if watch.is_stalled(shared.progress):
-                    shared.has_stalled = True
+                    shared.join_timeout_s = _STALLED_JOIN_TIMEOUT_S
                     raise self._stalled()
-                watch.wait(shared.changed)
+                try:
+                    watch.wait(shared.changed)
+                except KeyboardInterrupt:
+                    shared.join_timeout_s = _INTERRUPTED_JOIN_TIMEOUT_S
+                    raise
             job = shared.open_jobs.popleft()
             shared.num_ready -= 1
             now = time.perf_counter()
