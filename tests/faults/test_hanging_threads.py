@@ -85,7 +85,11 @@ def test_ctrl_c_ends_a_script_whose_transform_hangs(tmp_path: Path, demo_dataset
     script.write_text(SCRIPT)
     environment = {"PYTHONPATH": str(Path(tl.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
     process = subprocess.Popen(
-        [sys.executable, script, demo_dataset], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, script, demo_dataset],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None and process.stdout.readline() == "hangs\n"
     _, stderr, _ = interrupt(process, lambda: process.send_signal(signal.SIGINT))
