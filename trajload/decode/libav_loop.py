@@ -318,9 +318,9 @@ def decode_window(
                 pts = _load64(frame + FRAME_PTS)
                 k = _find(wanted_W3, pts)
                 is_wanted = pts != NO_PTS and k >= 0 and is_done_W[k] == 0
-                if is_wanted or pts >= first_pts:
-                    if _load32(frame + state[_FLAGS]) & _CORRUPT_FLAG or _load32(frame + state[_ERRORS]) != 0:
-                        return IS_CORRUPT
+                is_flagged = _load32(frame + state[_FLAGS]) & _CORRUPT_FLAG or _load32(frame + state[_ERRORS]) != 0
+                if is_flagged and (is_wanted or pts >= first_pts):
+                    return IS_CORRUPT
                 if not is_wanted:
                     continue
                 if (
