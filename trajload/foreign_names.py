@@ -60,7 +60,7 @@ _LOADER: Final[dict[str, str]] = {
     "num_processes n_workers num_threads n_jobs num_decoder_threads threads": (
         "decoder threads are num_workers=, worker processes workers='processes:N'"
     ),
-    "timeout": "worker_timeout_s= bounds how long a worker process may make no progress",
+    "timeout": "worker_timeout_s= bounds how long worker processes or threads may make no progress",
     "video_backend backend decoder": "decode= is 'cpu', 'cuda' or 'auto'",
     "drop_remainder dataloader_drop_last": "drop_last= goes with num_epochs=; a run without end has no short batch",
     "handler on_transform_error skip_errors strict": "on_error= is 'raise' or 'substitute'",

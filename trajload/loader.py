@@ -59,7 +59,8 @@ class Loader(LoaderFacts):
         num_workers: Decoder threads. None: one per CPU this process may use (sets and quotas count), 0: everything in the calling thread.
         num_readers: Threads that read bytes ahead (of each process) where reads are slow: more where one takes long to answer.
         workers: 'threads'; 'processes:N', which share out rows and threads; or 'auto', which measures and chooses.
-        worker_timeout_s: A worker process that makes no progress for so long is replaced; None: wait for ever.
+        worker_timeout_s: A worker process that makes no progress for so long is replaced, threads that make none end the run;
+            None: wait for ever.
         prefetch: Train_steps in the works at once, or 'auto'.
         num_epochs: None runs without end; else iteration ends after so many epochs.
         drop_last: With `num_epochs`: drop the last batch if it is not full, instead of padding it (`row_is_pad`).

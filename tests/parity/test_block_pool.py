@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -225,16 +226,6 @@ def test_pool_below_one_block_is_refused_with_the_number_needed(dataset: tl.Data
         assert iterated(loader, 3) == expected(dataset, range(3))
 
 
-def test_pool_below_one_block_of_a_clocked_stream_is_an_error_of_the_batch(dataset: tl.Dataset) -> None:
-    """How many rows a clock gives is known when a block is planned: the error comes then, with the number."""
-    arguments = {"streams": {"depth": None}, "window": tl.Window(num_steps=1, delta_timestamps={"depth": [-0.5, 0, 0.5]}, pad="edge")}  # fmt: skip
-    with (
-        load(dataset, num_workers=2, pool_bytes=9 * 64 * 64 * 2, **arguments) as loader,
-        pytest.raises(tl.errors.ConfigError, match=r"got 73728 bytes, expected at least \d+ for one block"),
-    ):
-        list(itertools.islice(loader, 20))
-
-
 @pytest.mark.parametrize("value", [-1, True, 1.5, "1GB"])
 def test_pool_bytes_of_another_kind_are_refused(dataset: tl.Dataset, value: Any) -> None:
     """The message names the argument and what it got."""
@@ -316,3 +307,45 @@ def test_real_lerobot_videos_come_from_blocks(real_data: Path, tmp_path: Path, n
         assert iterated(loader, 6) == expected(dataset, range(6), **arguments)
         assert loader.stats()["pool"]["decoded_per_copied"] > 0
     dataset.close()
+
+
+def test_number_named_for_a_block_is_enough_for_every_block(dataset: tl.Dataset) -> None:
+    """Also where windows are left out, so that those of a block lie apart: before the first batch, and by the batch that meets one."""
+    streams = {"cam_front": tl.Image(size=(8, 8)), "depth": tl.Image(size=(8, 8), on_miss="drop", tolerance_s=0.004)}
+    window = tl.Window(num_steps=1, delta_indices={"cam_front": [-1, 0, 1]}, pad="edge")
+    arguments = {"streams": streams, "window": window, "num_epochs": 1, "num_workers": 1}
+    named = []
+    with load(dataset, **arguments) as loader:
+        as_lengths_tell = loader.stats()["pool"]["block_bytes"]
+    for too_small in (1, as_lengths_tell):
+        with pytest.raises(tl.errors.ConfigError) as caught, load(dataset, pool_bytes=too_small, **arguments) as loader:
+            iterated(loader, None)
+        named += re.findall(r"expected at least (\d+) for one block", str(caught.value))
+    assert len(set(named)) == 1 < len(named) and int(named[0]) > as_lengths_tell
+    with load(dataset, pool_bytes=int(named[0]), **arguments) as loader:
+        assert iterated(loader, None) == expected(dataset, range(len(loader)), **arguments)
+        pool = loader.stats()["pool"]
+        assert pool["peak_bytes"] <= int(named[0]) and pool["blocks_failed"] == 0
+
+
+def test_times_of_a_stream_count_for_its_blocks(dataset: tl.Dataset) -> None:
+    """A second of context around one step is more rows than the window has steps: the pool is made for them, and holds all blocks."""
+    window = tl.Window(num_steps=1, delta_timestamps={"depth": [-0.5, 0, 0.5]}, pad="edge")
+    arguments = {"streams": {"depth": None}, "window": window, "num_epochs": 1}
+    with load(dataset, num_workers=2, **arguments) as loader:
+        assert iterated(loader, None) == expected(dataset, range(len(loader)), **arguments)
+        pool = loader.stats()["pool"]
+        assert pool["block_bytes"] > 8 * 64 * 64 * 2
+        assert pool["blocks_failed"] == pool["blocks_decoded_again"] == 0
+
+
+@pytest.mark.multiproc
+def test_pool_that_processes_share_holds_a_block_for_each(dataset: tl.Dataset) -> None:
+    """Too little for each is refused with the number that they need together; with it each has a pool."""
+    with load(dataset) as loader:
+        needed = 2 * loader.stats()["pool"]["block_bytes"]
+    with pytest.raises(tl.errors.ConfigError, match=rf"shared by 2 worker processes: .*which are pool_bytes={needed}"):
+        load(dataset, pool_bytes=needed - 1, workers="processes:2")
+    with load(dataset, pool_bytes=needed, workers="processes:2", num_workers=2) as loader:
+        assert iterated(loader, 6) == expected(dataset, range(6))
+        assert loader.stats()["pool"]["blocks_decoded"] > 0

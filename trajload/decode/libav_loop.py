@@ -284,10 +284,14 @@ def decode_window(
             k = _find(wanted_W3, packets_P4[i, 2])
             if k >= 0 and is_done_W[k] == 0:
                 pending += 1
+        # Pictures before the keyframe in time are referred to by none after it: without what they refer to they may be flagged.
+        first_pts = packets_P4[start, 2]
         if may_skip and segments_S3[s, 2] > _load32(state[_REORDER]):
             _store32(state[_REORDER], segments_S3[s, 2])
         for i in range(start, stop + 1):
-            if i < stop:
+            # Once all wanted frames are there the rest of what was fed comes out, undisplayed: they may refer to it.
+            is_fed = i == stop or pending == 0
+            if not is_fed:
                 if may_skip:
                     k = _find(wanted_W3, packets_P4[i, 2])
                     _store32(state[_SKIP], _SKIP_DEFAULT if k >= 0 and is_done_W[k] == 0 else _SKIP_NONREF)
@@ -313,10 +317,12 @@ def decode_window(
                     return RECEIVE_FAILED
                 pts = _load64(frame + FRAME_PTS)
                 k = _find(wanted_W3, pts)
-                if pts == NO_PTS or k < 0 or is_done_W[k] != 0:
-                    continue
-                if _load32(frame + state[_FLAGS]) & _CORRUPT_FLAG or _load32(frame + state[_ERRORS]) != 0:
+                is_wanted = pts != NO_PTS and k >= 0 and is_done_W[k] == 0
+                is_flagged = _load32(frame + state[_FLAGS]) & _CORRUPT_FLAG or _load32(frame + state[_ERRORS]) != 0
+                if is_flagged and (is_wanted or pts >= first_pts):
                     return IS_CORRUPT
+                if not is_wanted:
+                    continue
                 if (
                     _load32(frame + FRAME_WIDTH) != width
                     or _load32(frame + FRAME_HEIGHT) != height
@@ -338,7 +344,7 @@ def decode_window(
                 is_done_W[k] = 1
                 num_done += 1
                 pending -= 1
-            if pending == 0:
+            if is_fed:
                 break
         _call_p(state[_UNREF], frame)
         if may_skip:

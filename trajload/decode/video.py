@@ -198,6 +198,8 @@ def decode_segment(
 
     check = check or check_frame
     pts = {packet[2] for packet in packets}
+    # Pictures before the keyframe in time are referred to by none after it: without what they refer to they may be flagged.
+    first_pts = packets[0][2]
     pending = sum(p in wanted for p in pts)
     # The decoder would learn this only by dropping frames that come late.
     if depth > decoder.reorder_depth:
@@ -210,7 +212,9 @@ def decode_segment(
     fed = 0
     try:
         for i in range(len(packets) + 1):
-            if i < len(packets):
+            # Once all wanted frames are there the rest of what was fed comes out, undisplayed: they may refer to it.
+            is_fed = i == len(packets) or pending == 0
+            if not is_fed:
                 offset, size, packet_pts, packet_dts = packets[i]
                 if can_skip and (packet_pts not in wanted) != is_skipping:
                     is_skipping = not is_skipping
@@ -227,14 +231,16 @@ def decode_segment(
                 got += 1
                 number = wanted.pop(frame.pts, None) if frame.pts is not None else None
                 if number is None:
+                    if frame.is_corrupt and frame.pts is not None and frame.pts >= first_pts:
+                        raise _refers_to_damage(index, frame.pts)
                     continue
                 check(frame, index, number)
                 pending -= 1
                 yield number, frame
-            if pending == 0:
+            if is_fed:
                 break
     except av.FFmpegError as err:
-        missing = min(number for p, number in wanted.items() if p in pts)
+        missing = min((number for p, number in wanted.items() if p in pts), default=_number_at(index, packets[0][2]))
         raise DecodeError(
             f"frame {missing} not decodable: got {got} frames, then packet {_number_of(index, packets[fed - 1])} of the video failed: "
             f"FFmpeg says {err.strerror!r}. Run 'trajload verify'; re-encode or drop the episode."
@@ -248,6 +254,18 @@ def decode_segment(
             f"frame {missing} not decodable: got {got} frames from {len(packets)} packets, none with pts "
             f"{int(index.pts_P[index.packet_of_frame_F[missing]])}. Run 'trajload verify'; re-encode or drop the episode."
         )
+
+
+def _refers_to_damage(index: VideoIndex, pts: int) -> DecodeError:
+    return DecodeError(
+        f"frame {_number_at(index, pts)} is damaged, and frames asked for may refer to it: FFmpeg flags it as corrupt. "
+        "Run 'trajload verify'; re-encode or drop the episode."
+    )
+
+
+def _number_at(index: VideoIndex, pts: int) -> int:
+    """Return the number of the frame that is shown at `pts`, or of the next one, for messages."""
+    return int(np.searchsorted(index.pts_P[index.packet_of_frame_F], pts))
 
 
 def _number_of(index: VideoIndex, packet: list[int]) -> int:

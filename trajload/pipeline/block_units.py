@@ -304,7 +304,7 @@ class BlockUnits:
     def read_block(self, block: Block) -> None:
         """Plan a block and fetch its bytes."""
         try:
-            source = self._builder.sources[block.key[0]]
+            source, devices = self._builder.sources[block.key[0]], self._builder.devices
             with self._builder.stats.timed("plan"):
                 block.plan = plan_block(
                     source,
@@ -312,7 +312,7 @@ class BlockUnits:
                     block.episode,
                     block.first_window_id,
                     block.num_windows,
-                    is_cut=self._builder.devices is None,
+                    is_cut=devices is None or not devices.status.is_available,
                 )
             if needed := self._pool.too_large(block):
                 block.error = self._budget.too_small(needed) if self._budget.is_asked else None

@@ -201,6 +201,7 @@ class Engine:
             num_decoders=self.num_workers,
             num_readers=self.num_readers,
             planner=planner or self._units(),
+            timeout_s=self.workers.timeout_s,
         )
 
     def _units(self) -> QueuedUnits:

@@ -19,6 +19,7 @@ from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.config import StreamChoice
 from trajload.pipeline.source_rows import SourceRows
 from trajload.pipeline.stats import StageStats
+from trajload.types import Int64Array
 
 __all__ = ["MAX_AHEAD_STEPS", "PoolBudget", "check_pool_bytes", "choose_pool", "pool_figures"]
 
@@ -49,6 +50,18 @@ class PoolBudget:
     """Blocks that a train_step uses up, about."""
     is_asked: bool = False
     """Whether the user gave the number: then a block beyond it is an error, else its rows decode by themselves."""
+    enough_bytes: int = 0
+    """That no block exceeds, whatever clocks say and whichever windows are left out."""
+
+    def check_share(self, num_parts: int) -> None:
+        """Raise ConfigError where a number that the user gave holds no block once so many processes share it."""
+        if self.is_asked and self.num_bytes // num_parts < self.block_bytes:
+            raise ConfigError(
+                f"pool_bytes={self.num_bytes} is shared by {num_parts} worker processes: got {self.num_bytes // num_parts} "
+                f"bytes for each, expected at least {self.enough_bytes} for one block of decoded pictures, which are "
+                f"pool_bytes={self.enough_bytes * num_parts}. Raise it, use fewer processes or workers='threads', or lower "
+                "block_windows of tl.Interleaved, num_steps or the pictures' size; pool_bytes=0 decodes each window by itself."
+            )
 
     def share(self, num_parts: int) -> PoolBudget:
         """Return the bound of one of so many pools that share this one; 0 where a share holds no block."""
@@ -75,9 +88,9 @@ class PoolBudget:
     def too_small(self, needed: int) -> ConfigError:
         """Return the error of a block that is larger than the pool."""
         return ConfigError(
-            f"pool_bytes={self.num_bytes} holds no block: got {self.num_bytes} bytes, expected at least {needed} for one "
-            "block of decoded pictures. Raise pool_bytes, or lower block_windows of tl.Interleaved, num_steps or the "
-            "pictures' size; pool_bytes=0 decodes each window by itself."
+            f"pool_bytes={self.num_bytes} holds no block: got {self.num_bytes} bytes, expected at least "
+            f"{max(needed, self.enough_bytes)} for one block of decoded pictures. Raise pool_bytes, or lower block_windows "
+            "of tl.Interleaved, num_steps or the pictures' size; pool_bytes=0 decodes each window by itself."
         )
 
 
@@ -106,7 +119,10 @@ def choose_pool(builder: BatchBuilder, pool_bytes: int | None, num_workers: int)
     per_step = builder.num_rows / min(shape.block_windows for shape in shapes)
     num_lanes = builder.num_rows * lanes_per_row
     if asked is not None:
-        budget = PoolBudget(asked, "asked for", block_bytes, lanes_per_row, num_lanes, per_step, is_asked=True)
+        enough = max(shape.enough_bytes for shape in shapes)
+        budget = PoolBudget(
+            asked, "asked for", block_bytes, lanes_per_row, num_lanes, per_step, is_asked=True, enough_bytes=enough
+        )
         if asked < block_bytes:
             raise budget.too_small(block_bytes)
         return budget
@@ -157,7 +173,9 @@ class _Shape:
     """Of a source's order."""
 
     num_bytes: int
-    """Of a block."""
+    """Of a block, as far as lengths tell."""
+    enough_bytes: int
+    """That no block exceeds."""
     block_windows: int
     lanes_per_row: int
     has_seams: bool
@@ -172,10 +190,12 @@ def _shape(source: SourceRows) -> _Shape | None:
         return None
     order = source.sampler.window_order
     lanes_per_row: int = getattr(order, "lanes_per_row", config.lanes_per_row)
-    size = sum(
-        aligned(_most_rows(source, choice, block_windows) * _row_bytes(choice)) for choice in pooled_streams(source)
-    )
-    return _Shape(size, block_windows, lanes_per_row, getattr(order, "has_seams", False))
+    size = enough = 0
+    for choice in pooled_streams(source):
+        num_rows, enough_rows = _most_rows(source, choice, block_windows)
+        size += aligned(num_rows * _row_bytes(choice))
+        enough += aligned(enough_rows * _row_bytes(choice))
+    return _Shape(size, enough, block_windows, lanes_per_row, getattr(order, "has_seams", False))
 
 
 def _row_bytes(choice: StreamChoice) -> int:
@@ -183,21 +203,33 @@ def _row_bytes(choice: StreamChoice) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def _most_rows(source: SourceRows, choice: StreamChoice, block_windows: int) -> int:
-    """Return how many different rows the windows of a block take at most, going by steps.
+def _most_rows(source: SourceRows, choice: StreamChoice, block_windows: int) -> tuple[int, int]:
+    """Return how many different rows the windows of a block take, going by steps, and what no block exceeds.
 
-    Exact for whole blocks of stepwise streams; windows left out in between, and clocks, may need more.
+    The same number for stepwise streams, and for clocked ones at the times of steps, which take at most one row a step. Where
+    windows are left out a block reaches farther; where a stream has times of its own, its clock tells which of them share a row.
     """
-    places, window = choice.places, source.window
-    longest = int(source.dataset.num_steps_E.max())
+    window, longest = source.window, int(source.dataset.num_steps_E.max())
     num_windows = min(block_windows, max(1, -(-longest // window.stride)))
-    if choice.spec.clock != "stepwise":
-        # A clock of its own may be slower or faster than steps; most cameras run with them.
-        offsets_T = window_offsets(window) if places.is_own or places.ns_T is not None else places.steps_T
-    else:
-        offsets_T = places.steps_T
+    offsets_T = _offsets(source, choice)
     first_T = offsets_T - offsets_T[0]
     # The union repeats itself with the stride: rows of one remainder form runs, so counting one pass is enough.
     rows = np.unique((first_T[:, None] + window.stride * np.arange(min(num_windows, 4096))[None, :]).reshape(-1))
     more = (num_windows - min(num_windows, 4096)) * len(np.unique(first_T % window.stride))
-    return min(len(rows) + more, longest)
+    most, each_its_own = min(len(rows) + more, longest), num_windows * choice.places.num_places
+    if choice.places.ns_T is not None:
+        return most, each_its_own
+    return most, min(each_its_own, longest) if source.sampler.table.has_gaps else most
+
+
+def _offsets(source: SourceRows, choice: StreamChoice) -> Int64Array:
+    """Return where a stream's rows stand from the anchor, in steps; of times, at the mean distance of steps."""
+    places, dataset = choice.places, source.dataset
+    if places.is_own:
+        return window_offsets(source.window)
+    if places.ns_T is None:
+        return places.steps_T
+    longest = int(dataset.num_steps_E.argmax())
+    ends_2 = dataset.step_times_ns(longest, np.array([0, dataset.num_steps_E[longest] - 1], dtype=np.int64))
+    step_ns = max(1, int(ends_2[1] - ends_2[0]) // max(1, int(dataset.num_steps_E[longest]) - 1))
+    return np.unique(np.rint(places.ns_T / step_ns).astype(np.int64))

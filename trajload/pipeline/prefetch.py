@@ -15,10 +15,11 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trajload.errors import ConfigError, StageFailedError, TrajloadError, described
+from trajload.errors import ConfigError, Locus, StageFailedError, TrajloadError, described
 from trajload.pipeline.build import BatchBuilder
 from trajload.pipeline.depth import DepthControl
 from trajload.pipeline.job import Job
+from trajload.pipeline.stalled import StallWatch, stacks_of
 from trajload.pipeline.units import RowUnits, Unit, UnitPlanner
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Prefetcher"]
 
 _JOIN_TIMEOUT_S = 60.0
+_STALLED_JOIN_TIMEOUT_S = 1.0
+"""For threads that are known to hang."""
+_INTERRUPTED_JOIN_TIMEOUT_S = 3.0
+"""Where somebody pressed Ctrl-C while waiting for a batch, maybe because it did not come."""
 
 
 class _Shared:
@@ -59,6 +64,9 @@ class _Shared:
         """Of a reader or decoder thread itself: rows are lost, nothing more can be delivered."""
         self.plan_failure: BaseException | None = None
         """Of the planner: what it opened before is still delivered."""
+        self.progress = object()
+        """Another one with everything that a thread gets done."""
+        self.join_timeout_s = _JOIN_TIMEOUT_S
 
     @property
     def num_wanted(self) -> int:
@@ -101,6 +109,7 @@ def _plan_loop(shared: _Shared) -> None:
                 train_step, most = shared.next_plan, shared.num_wanted
             opened_at = time.perf_counter()
             jobs = shared.planner.open_jobs(train_step, most)
+            shared.progress = object()
             with shared.changed:
                 for job in jobs:
                     job.opened_at = opened_at
@@ -127,6 +136,7 @@ def _read_loop(shared: _Shared) -> None:
             with suppress(Exception):
                 unit.read()
             shared.planner.was_read(unit)
+            shared.progress = object()
             del unit
     except BaseException as err:
         shared.fail(err)
@@ -146,16 +156,19 @@ def _decode_loop(shared: _Shared) -> None:
             except Exception as err:
                 shared.unit_done(unit, err)
             del unit
+            shared.progress = object()
     except BaseException as err:
         shared.fail(err)
     context.close()
 
 
-def _join(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        # A thread that an interrupt kept from starting has no ident; the finalizer may run inside a thread.
-        if thread.ident is not None and thread is not threading.current_thread():
-            thread.join(_JOIN_TIMEOUT_S)
+def _join(threads: list[threading.Thread], deadline: float) -> bool:
+    """Wait for threads, all of them together until `deadline`; return whether they have ended."""
+    # A thread that an interrupt kept from starting has no ident; the finalizer may run inside a thread.
+    others = [t for t in threads if t.ident is not None and t is not threading.current_thread()]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in others)
 
 
 def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> None:
@@ -166,11 +179,12 @@ def _shut_down(shared: _Shared, threads: dict[str, list[threading.Thread]]) -> N
         shared.changed.notify_all()
         shared.has_room.notify_all()
     shared.planner.stop()
-    for role in ("plan", "read", "decode"):
-        _join(threads[role])
+    deadline = time.monotonic() + shared.join_timeout_s
+    have_ended = [_join(threads[role], deadline) for role in ("plan", "read", "decode")]
     with shared.lock:
         shared.open_jobs.clear()
-    shared.planner.close()
+    if all(have_ended):  # else one of them may still write what the planner would give back
+        shared.planner.close()
 
 
 class Prefetcher:
@@ -186,6 +200,7 @@ class Prefetcher:
         num_decoders: Decoder threads, at least 1.
         num_readers: Reader threads, at least 1.
         planner: Cuts batches into units; None for one unit a row. Closed with the prefetcher.
+        timeout_s: A wait for a batch in which no thread gets anything done for so long ends the run; None: never.
     """
 
     def __init__(
@@ -198,7 +213,9 @@ class Prefetcher:
         num_decoders: int,
         num_readers: int = 1,
         planner: UnitPlanner | None = None,
+        timeout_s: float | None = None,
     ) -> None:
+        self._timeout_s = timeout_s
         self._shared = _Shared(builder, planner or RowUnits(builder, num_decoders), start, stop, depth)
         self._next = start
         depth.begin()
@@ -251,6 +268,7 @@ class Prefetcher:
         asked_at = time.perf_counter()
         with shared.changed:
             shared.builder.stats.asked(shared.num_ready)
+            watch = StallWatch(self._timeout_s, shared.progress)
             while not (shared.open_jobs and shared.open_jobs[0].remaining == 0):
                 if shared.closing:
                     raise StageFailedError(
@@ -259,7 +277,14 @@ class Prefetcher:
                 failure = shared.failure or (None if shared.open_jobs else shared.plan_failure)
                 if failure is not None:
                     raise _as_trajload(failure) from failure
-                shared.changed.wait()
+                if watch.is_stalled(shared.progress):
+                    shared.join_timeout_s = _STALLED_JOIN_TIMEOUT_S
+                    raise self._stalled()
+                try:
+                    watch.wait(shared.changed)
+                except KeyboardInterrupt:
+                    shared.join_timeout_s = _INTERRUPTED_JOIN_TIMEOUT_S
+                    raise
             job = shared.open_jobs.popleft()
             shared.num_ready -= 1
             now = time.perf_counter()
@@ -271,6 +296,15 @@ class Prefetcher:
             raise err
         self._next = job.train_step + 1
         return job
+
+    def _stalled(self) -> StageFailedError:
+        names = " + ".join(source.name for source in self._shared.builder.sources)
+        return StageFailedError(
+            f"the pipeline's threads made no progress for {self._timeout_s} s while a batch was awaited. Raise worker_timeout_s if "
+            "a window may take so long; with workers='processes:N' one that hangs is replaced. Where they were:\n"
+            f"{stacks_of(self._threads)}",
+            at=Locus(dataset=names, train_step=self._next),
+        )
 
     def close(self) -> None:
         """Stop all threads and join them. Idempotent."""

@@ -116,11 +116,14 @@ class _News(Quarantine):
 
     def add(self, window_id: int, train_step: int, err: TrajloadError, source: int = 0) -> None:
         super().add(window_id, train_step, err, source)
-        self.found.append((window_id, train_step, pack_error(err), source))
+        news = (window_id, train_step, pack_error(err), source)
+        with self._lock:
+            self.found.append(news)
 
     def take(self) -> list[tuple[int, int, Any, int]]:
         """Return what was found since the last call."""
-        found, self.found = self.found, []
+        with self._lock:
+            found, self.found = self.found, []
         return found
 
 

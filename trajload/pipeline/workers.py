@@ -124,6 +124,7 @@ class Workers:
                     f"workers={self.name!r} with num_workers=0: expected at least one decoder thread in each process, or None."
                 )
             self._num_processes = min(self.choice.num_processes, _num_rows(engine))
+            engine.pool.check_share(self._num_processes)
             self._setup = pack_engine(engine, self._num_processes)
             if self._num_processes < self.choice.num_processes:
                 self.name = f"processes:{self._num_processes}"
@@ -160,8 +161,9 @@ class Workers:
 
     def decide(self, engine: Engine, name: str, why: str, measured: dict[str, Any] | None = None) -> None:
         """Fix what 'auto' chose, for all runs to come, and what it had measured."""
-        self.name, self.why, self._measured = name, why, measured
         num = WorkerChoice.parse(name).num_processes
+        engine.pool.check_share(max(num, 1))
+        self.name, self.why, self._measured = name, why, measured
         if num and num != self._num_processes:
             self._setup, self._num_processes = pack_engine(engine, num), num
 

@@ -162,6 +162,11 @@ class WindowTable:
         return self._num_windows
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether windows are left out, so that neighbours by number may lie farther apart than the stride."""
+        return self._kept is not None
+
+    @property
     def first_E1(self) -> Int64Array:
         """Id of each episode's first window, and `num_windows` at the end: int64 (E + 1,). Not to be written."""
         return self._first_E1

@@ -203,3 +203,26 @@ def test_wrong_output_array_is_named(video: Any, tools: Any) -> None:
             store=tools.MemoryStore(data),
             context=DecodeContext(),
         )
+
+
+def test_frames_that_may_refer_to_a_damaged_one_are_refused(tools: Any, context: DecodeContext) -> None:
+    """A picture damaged before its checksum was taken: FFmpeg mends it with what stands near, which differs from one way of
+    decoding to another, and flags that picture alone. Frames of its group that are decoded after it are refused with it."""
+    data = tools.make_video(
+        tools.Recipe("h264", "libx264", gop=12, options=(("bf", "3"), ("x264-params", "scenecut=0:b-adapt=0")))
+    )
+    whole = tools.whole_track(data)
+    index, spec = whole.index, tools.video_spec(whole)
+    victim = int(np.flatnonzero(index.is_keyframe_P)[1]) + 1  # what all that follows in its group refers to
+    begin, size = int(index.offset_P[victim]), int(index.size_P[victim])
+    bad = data[: begin + size // 2] + bytes(size - size // 2) + data[begin + size :]
+    track, number = resign(whole, bad), int(np.flatnonzero(index.packet_of_frame_F == victim)[0])
+    for row in (number - 1, number + 1, number + 5):
+        with pytest.raises(DecodeError, match=f"frame {number} is damaged, and frames asked for may refer to it"):
+            tools.get_rows(track, bad, [row], spec, context=context)
+    with pytest.raises(DecodeError, match=f"frame {number} not decodable: FFmpeg flags it as corrupt"):
+        tools.get_rows(track, bad, [number], spec, context=context)
+    assert (number, index.num_frames) == (16, 36)
+    for row in (3, 11, 12, 24, 30):
+        got = tools.get_rows(track, bad, [row], spec, context=context)
+        assert np.array_equal(got, tools.get_rows(whole, data, [row], spec))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
 from trajload.errors import DecodeError, Locus, StageFailedError
+from trajload.pipeline import worker_main
 from trajload.pipeline.quarantine import MAX_QUARANTINED, Quarantine, substitute_id
 
 
@@ -48,3 +50,19 @@ def test_quarantine_beyond_its_budget_stops_the_run() -> None:
     bad.add(0, 1, DecodeError("x"))  # known already: costs nothing
     with pytest.raises(StageFailedError, match=rf"more than {MAX_QUARANTINED} windows .* window 999"):
         bad.add(999, 0, DecodeError("x"))
+
+
+def test_news_of_a_bad_window_is_told_though_others_are_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's decoder notes one while its deliverer takes what there is: it goes along with the next batch, never lost."""
+    news, pack, taken = worker_main._News(MAX_QUARANTINED), worker_main.pack_error, []
+
+    def packs_slowly(err: BaseException) -> Any:
+        if err.args == ("second",):
+            taken.append(news.take())
+        return pack(err)
+
+    monkeypatch.setattr(worker_main, "pack_error", packs_slowly)
+    news.add(5, 3, DecodeError("first"))
+    news.add(6, 3, DecodeError("second"))
+    taken.append(news.take())
+    assert [[row[0] for row in rows] for rows in taken] == [[5], [6]]

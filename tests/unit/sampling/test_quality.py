@@ -85,3 +85,27 @@ def test_fewer_than_two_batches_are_refused() -> None:
     """Overlap needs two."""
     with pytest.raises(ConfigError, match="num_batches=1 is invalid"):
         measure_quality(sampler_of("shuffled"), num_batches=1)
+
+
+@pytest.mark.parametrize(
+    ("order", "row"),
+    [
+        ("shuffled", [13.4, 15.8, 4.4, 0.3, 0.3]),
+        ("interleaved", [13.5, 16.0, 4.3, 14.9, 13.8]),
+        (Interleaved(lanes_per_row=8), [13.3, 16.0, 4.5, 0.0, 15.0]),
+    ],
+    ids=str,
+)
+def test_scores_of_the_page_about_orders(order: object, row: list[float]) -> None:
+    """docs/how-to/choose-order.md says what `interleaved` trades: how a batch is mixed, and what comes back batches later."""
+    table = WindowTable(np.full(40, 300), Window(num_steps=16))
+    sampler = Sampler(table, order=order, seed=7, global_batch_size=16)  # type: ignore[arg-type]
+    found = measure_quality(sampler)
+    blocks = BlockTable(table.first_E1, 16)
+    sets = [set(blocks.block_of(sampler.refs(k).window_id_B)[0].tolist()) for k in range(*found.train_steps)]
+    shared = [float(np.mean([len(a & b) for a, b in zip(sets, sets[d:], strict=False)])) for d in (4, 8)]
+    got = [found.got.distinct_episodes, found.got.distinct_blocks, found.got.shared_with_next, *shared]
+    assert [round(x, 1) for x in got] == row
+    uniform = found.uniform
+    assert [round(uniform.distinct_episodes, 1), round(uniform.distinct_blocks, 1)] == [13.3, 15.8]
+    assert round(uniform.shared_with_next, 1) == 4.4
