@@ -222,7 +222,7 @@ class Store:
         return self._scan().commits
 
     def newest(self, *, verify: Level = "full", below: int | None = None) -> tuple[Commit | None, list[Fault]]:
-        """Return the newest commit that verifies, None where there is none, and what was passed over on the way.
+        """Return the newest commit that verifies, None where there is none, and what was passed over; also beside a writer.
 
         Args:
             verify: How much must be right: "full" reads all bytes, "sizes" looks at all files, "record" at the record.
@@ -230,8 +230,9 @@ class Store:
 
         Raises:
             CheckpointMismatchError: A newer format is newer than it.
+            CheckpointError: Commits go faster than they can be verified.
         """
-        return newest(self._medium, self._scan(), verify, below)
+        return newest(self._medium, self._scan, verify, below)
 
     def pick(self, at: int | str | None = None, *, verify: Level = "full") -> Commit:
         """Return the commit closest to a step (ties to the higher), of a digest or "pin:<name>", or the newest good one.
@@ -240,9 +241,8 @@ class Store:
             ConfigError: There is none like that.
             CheckpointCorruptError: The one meant does not verify.
         """
-        found = self._scan()
         if at is None:
-            commit, faults = newest(self._medium, found, verify, None)
+            commit, faults = self.newest(verify=verify)
             if commit is None:
                 said = "; ".join(map(str, faults[:5])) or "it holds none."
                 raise CheckpointCorruptError(f"no checkpoint of {self.name!r} can be used: {said}")
@@ -253,7 +253,7 @@ class Store:
                 raise ConfigError(f"no pin {at[4:]!r} in {self.name!r}: there are {sorted(pins)}.")
             commit = pins[at[4:]]
         else:
-            commit = pick_commit(found.commits, at)
+            commit = pick_commit(self._scan().commits, at)
         if faults := self.verify(commit, verify):
             raise CheckpointCorruptError(
                 f"checkpoint of step {commit.step} (seq {commit.seq}) cannot be used: {'; '.join(map(str, faults[:5]))} "
