@@ -186,8 +186,10 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     try:
         status: Any = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
-            raise OSError(errno.EINVAL, f"it is {kind}, expected a regular file", os.fspath(path))
+            code, kind = errno.EINVAL, "a pipe, socket or device"
+            if stat.S_ISDIR(status.st_mode):
+                code, kind = errno.EISDIR, "a folder"
+            raise OSError(code, f"it is {kind}, expected a regular file", os.fspath(path))
     except OSError:
         os.close(fd)
         raise

@@ -84,10 +84,12 @@ def write_identity(medium: Medium, uuid: str) -> None:
     medium.publish(STORE_FILE, data, os.urandom(8).hex())
 
 
-def repair_identity(medium: Medium, uuid: str) -> None:
-    """Write a damaged or missing file anew, under the writer lock."""
-    medium.remove(STORE_FILE)
-    write_identity(medium, uuid)
+def repair_identity(medium: Medium, uuid: str, faults: list[Fault]) -> list[Fault]:
+    """Write a file that is damaged or missing, as `faults` says, anew, under the writer lock; return what is left of them."""
+    if faults:
+        medium.remove(STORE_FILE)
+        write_identity(medium, uuid)
+    return []
 
 
 def _read(medium: Medium) -> str:

@@ -45,7 +45,7 @@ from trajload.checkpoint.publish import publish_commit
 from trajload.checkpoint.reader import PartReader, read_part
 from trajload.checkpoint.record import encode_record
 from trajload.checkpoint.retention import victims
-from trajload.checkpoint.sweep import sweep_generations, sweep_temporary
+from trajload.checkpoint.sweep import refuse_lost_records, sweep_generations, sweep_temporary
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointSpaceError, ConfigError
 
 __all__ = ["Store"]
@@ -127,9 +127,7 @@ class Store:
         """Find out what commits may promise; once, and not before one is begun: on a full disk one may still remove."""
         if not self._probed:
             self._medium.probe(os.urandom(8).hex(), locks=self._lock.works)
-            if self._own_faults:
-                identity.repair_identity(self._medium, self.uuid)
-                self._own_faults = []
+            self._own_faults = identity.repair_identity(self._medium, self.uuid, self._own_faults)
             self._probed = True
 
     def _need_writer(self, what: str) -> None:
@@ -157,6 +155,7 @@ class Store:
             self._check_space(need_bytes)
             self._prepare()
             seq = highest_seq(self._medium) + 1
+            refuse_lost_records(self._medium, seq - 1)
             if seq > MAX_SEQ:
                 raise CheckpointError(
                     f"{self.name!r} has used up its sequence numbers: look at {record_path(seq - 1)!r}."

@@ -193,14 +193,14 @@ def export_faults(there: Mapping[str, bytes | None], notes: Notes) -> list[str]:
 
 
 def _rehearsal_faults(notes: Notes) -> list[str]:
-    """Return where a removal did something else than the rehearsal before it had said."""
+    """Return where a removal did something else than the rehearsal before it had said, which had met no fault."""
     found, said = [], None
     for kind, values in notes:
         if kind == "rehearsed":
             said = values
         elif kind == "cleaned" and said is not None:
             done = {name: values[name] for name in ("gone", "swept")}
-            if not said["busy"] and done != {name: said[name] for name in done}:
+            if not said["faults"] and done != {name: said[name] for name in done}:
                 found.append(f"rehearsed was {said}, and done {done}")
     return found
 

@@ -212,7 +212,9 @@ class Player:
         """Say what `clean` would do: who seems to write, and what would go."""
         told = clean(self.store, Keep(last=last, every=every), dry_run=True)
         busy = [str(fault) for fault in told.faults if "writes this store" in fault.what]
-        self.board.note("rehearsed", busy=busy, gone=[commit.step for commit in told.removed], swept=told.swept)
+        faults = [str(fault) for fault in told.faults]
+        gone = [commit.step for commit in told.removed]
+        self.board.note("rehearsed", busy=busy, faults=faults, gone=gone, swept=told.swept)
 
     def clean(self, last: int, every: int) -> None:
         """Do what `trajload checkpoints gc` does."""
