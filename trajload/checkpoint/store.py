@@ -384,7 +384,7 @@ class Store:
 
     def sweep(self) -> list[str]:
         """Remove what saves that ended early left behind, and return it. Under the writer lock nobody else writes."""
-        with self._rules, self.writer(), refusing(f"sweeping {self.name!r}"):
+        with self.writer(), self._rules, refusing(f"sweeping {self.name!r}"):
             removed = self._sweep_generations(())
             if not self._lock.works:
                 what = "unknown generations are left: others may be writing, and nothing here keeps them out."
