@@ -97,7 +97,7 @@ def export(
         raise CheckpointError(f"tensor {odd[0]!r} is {saved.facts[odd[0]].dtype}, which other readers do not know.")
     files: dict[str, Iterable[Bytes]] = {"config.json": [_config_bytes(config, saved)]}
     metadata = {"trajload.part": part.summary.digest}
-    with TensorFile(part.path(f"{component}.safetensors"), name=component) as source:
+    with part.guarded(), TensorFile(part.path(f"{component}.safetensors"), name=component) as source:
         files.update(_weight_files(source, names, metadata, max_file_bytes))
         clash = sorted(set(files) & set(copied))
         if clash:

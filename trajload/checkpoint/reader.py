@@ -84,7 +84,7 @@ class PartReader:
         """
         try:
             yield
-        except CheckpointCorruptError as err:
+        except (CheckpointCorruptError, FileNotFoundError) as err:
             if self.record:
                 _refuse_removed(self.medium, self.record, err)
             raise
@@ -124,7 +124,7 @@ class PartReader:
             return b"".join(bytes(piece) for piece in self.medium.pieces(entry.path))
 
 
-def _refuse_removed(medium: Medium, record: str, err: CheckpointCorruptError) -> None:
+def _refuse_removed(medium: Medium, record: str, err: Exception) -> None:
     """Raise CheckpointError where the record of what could not be read is gone: files go after it."""
     try:
         medium.size(record)
