@@ -46,6 +46,23 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit() -> str | None:
+    """Return the commit that is measured, with "-dirty" where files differ from it; None outside a repository.
+
+    Results themselves do not count: a run writes them.
+    """
+    here = ["git", "-C", str(Path(__file__).resolve().parents[1])]
+    try:
+        head = subprocess.run([*here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            [*here, "status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+
+
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Return median, min and max: single runs on shared machines differ by 10 to 20 %."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
@@ -75,7 +92,7 @@ def run_case(script: str, *args: str, timeout: float = 600) -> dict[str, Any]:
 
 
 def write_result(name: str, result: dict[str, Any], path: str | None = None) -> Path:
-    """Write `result` with the machine's facts to benchmarks/results/<name>.json (or `path`)."""
+    """Write `result` with the command, the commit and the machine's facts to benchmarks/results/<name>.json (or `path`)."""
     out = Path(path) if path else RESULTS / f"{name}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
@@ -83,6 +100,7 @@ def write_result(name: str, result: dict[str, Any], path: str | None = None) -> 
             {
                 "benchmark": name,
                 "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+                "commit": commit(),
                 "machine": machine(),
                 **result,
             },

@@ -1,5 +1,6 @@
 """What the DataLoader costs over plain iteration, at 0 workers, where both use the loader's own threads.
 
+    python benchmarks/dataloader_overhead.py       # writes benchmarks/results/dataloader_overhead.json
     python benchmarks/dataloader_overhead.py --dataset my-dataset --json out.json
 
 Runs of plain and wrapped iteration alternate, so that a machine that slows down slows both. The bar: at most 5 % fewer
@@ -10,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-import torch
+from _common import write_result
 
 import trajload as tl
 
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--json", help="result file; default benchmarks/results/dataloader_overhead.json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         dataset = args.dataset
@@ -84,11 +83,8 @@ def main() -> None:
             print(
                 f"threads={num_workers}: plain {plain_rate:.1f}, wrapped {wrapped_rate:.1f} batches/s, overhead {runs[-1]['overhead']:.1%}"
             )
-    if args.json is not None:
-        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
-        args.json.write_text(
-            json.dumps({"machine": machine, "batch": args.batch, "steps": args.steps, "runs": runs}, indent=1)
-        )
+    result = {"batch": args.batch, "steps": args.steps, "runs": runs}
+    print(f"-> {write_result('dataloader_overhead', result, args.json)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long it takes to open 100,000 state-only episodes, and how much memory, in a fresh process each time.
 
-    python benchmarks/open_100k.py --json out.json
+    python benchmarks/open_100k.py                 # writes benchmarks/results/open_100k.json
 
 Generates the dataset once (state (N, 8) float32, action (N, 2) float32, reward (N,) float32, 50 steps on average), then
 starts `--repeats` processes that each time `open` and the first `track`, and check one value. The bars: under 2 s and
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import machine
+from _common import write_result
 
 from trajload.shards.writer import Writer
 from trajload.spec import StreamSpec
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="where the dataset is kept (made there if absent); default: temporary"
     )
-    parser.add_argument("--json", type=Path, help="write the result to this file too")
+    parser.add_argument("--json", help="result file; default benchmarks/results/open_100k.json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary) / "states"
@@ -135,7 +135,6 @@ def main() -> int:
     worst_open = max(run["open_s"] + run["first_track_s"] for run in runs)
     worst_rss = max(run["peak_rss_mb"] for run in runs)
     result = {
-        "benchmark": "open_100k",
         "num_episodes": runs[0]["num_episodes"],
         "num_steps": runs[0]["num_steps"],
         "num_shards": runs[0]["num_shards"],
@@ -145,12 +144,12 @@ def main() -> int:
         "cold": summary(cold),
         "bars": {"open_and_first_track_s": 2.0, "peak_rss_mb": 300},
         "passed": bool(equal and worst_open < 2.0 and worst_rss < 300),
-        "machine": machine(),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.json is not None:
-        args.json.write_text(text + "\n")
+    out = write_result("open_100k", result, args.json)
+    print(
+        f"{result['num_episodes']:,} episodes opened in {result['warm']['open_s']['median'] * 1e3:.1f} ms, cold "
+        f"{result['cold']['open_s']['median'] * 1e3:.1f} ms, peak {worst_rss:.0f} MB; {'passed' if result['passed'] else 'FAILED'} -> {out}"
+    )
     return 0 if result["passed"] else 1
 
 

@@ -1,6 +1,6 @@
 """Windows of state only, against an in-RAM NumPy loader, TorchRL's SliceSampler where it is installed, and the limit.
 
-    python benchmarks/state_windows.py --json out.json
+    python benchmarks/state_windows.py             # writes benchmarks/results/state_windows.json
 
 1,000 episodes of 200 to 400 steps, observation (17,), action (6,), reward (), float32, seeded; 32-step windows, batch
 256, every window anywhere in the data. "limit" is what a copy of the same rows costs when all rows stand in one tensor
@@ -12,7 +12,6 @@ median of the rounds and their range.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from trajload.spec import StreamSpec
 from trajload.types import Modality
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _common import machine, summary
+from _common import summary, write_result
 
 NUM_EPISODES, NUM_STEPS, BATCH, RATE_HZ = 1_000, 32, 256, 30
 STREAMS = {
@@ -158,7 +157,7 @@ def rate(make: Make, seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the result is written")
+    parser.add_argument("--json", help="result file; default benchmarks/results/state_windows.json")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round and each contestant")
     parser.add_argument("--torch-threads", type=int, default=1, help="of index_select and of TorchRL's gathers")
@@ -199,14 +198,13 @@ def main() -> None:
         for name, loader in loaders.items():
             iterators[name].close()  # type: ignore[attr-defined]
             loader.close()
-    result = {
-        "machine": machine(),
+    result: dict[str, Any] = {
         "windows_per_s": {name: summary(values) for name, values in rates.items()},
         "torch_threads": torch.get_num_threads(),
     }
-    print(json.dumps(result, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+    for name, values in result["windows_per_s"].items():
+        print(f"{name:24} {values['median']:12,.0f} windows/s ({values['min']:,.0f} to {values['max']:,.0f})")
+    print(f"-> {write_result('state_windows', result, args.json)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What always-on statistics cost of the CPU time of a batch, and how large a trace is.
 
-    python benchmarks/stats_overhead.py --json out.json
+    python benchmarks/stats_overhead.py            # writes benchmarks/results/stats_overhead.json
 
 CPU time, not time, and the lowest of many: nearly the same on a machine that is busy with other things. What the stages of 50
 batches note is kept and noted again, 200 times; two readings of the clock a note come on top. Running a loader with
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _common import machine
+from _common import write_result
 from compare import DEFAULT_DATA
 from workloads.formats import make_format
 from workloads.spec import WORKLOADS as COMPARED
@@ -181,7 +180,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="CPU time of a round")
     parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help=f"folder of generated data ({DEFAULT_DATA})")
     parser.add_argument("--skip-trace", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", help="result file; default benchmarks/results/stats_overhead.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         dataset = tl.open(generate(Path(folder) / "demo", num_episodes=8, seed=3))
@@ -205,8 +204,7 @@ def main() -> None:
         print(f"{name:32} {case['batch_us']:9.1f} us a batch; {told}: {case['percent']:.2f} %")
     if traced:
         print(f"trace: {traced['mb']:.1f} MB for {traced['batches']} batches, {traced['events']} events")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "cases": cases, "trace": traced}, indent=2) + "\n")
+    print(f"-> {write_result('stats_overhead', {'cases': cases, 'trace': traced}, arguments.json)}")
 
 
 if __name__ == "__main__":

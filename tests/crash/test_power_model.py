@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from crashlab.modelled import judge_mutant, judge_states, record
-from crashlab.mutants import MUTANTS, Mutant
+from crashlab.mutants import MUTANTS, Mutant, NoFileSync, NoFolderSync
 from crashlab.scenario import MUTANT_SCRIPT, SCRIPT, SHORT_SCRIPT
 
 from trajload.checkpoint.disk import Disk
@@ -44,3 +44,12 @@ def test_broken_protocol_is_caught(mutant: Mutant, memory_folder: Path) -> None:
     recording = record(memory_folder / "recorded", MUTANT_SCRIPT, mutant.open_to_write())
     verdict = judge_mutant(mutant, recording, memory_folder / "states")
     assert verdict.violations, f"{verdict.num_states} states and no fault found"
+
+
+@pytest.mark.parametrize("disk", [NoFileSync, NoFolderSync], ids=lambda disk: disk.__name__)
+def test_export_that_leaves_out_a_sync_is_caught(disk: type[Disk], memory_folder: Path) -> None:
+    """Exports are looked at apart from checkpoints: one that is there in part, and one that was acknowledged and is gone."""
+    actions = (("save", 10), ("export", 10))
+    recording = record(memory_folder / "recorded", actions, lambda root: Store(root, disk=disk()))
+    verdict = judge_states(recording, memory_folder / "states", most_per_prefix=64, every=4, lay_out_every=10_000)
+    assert [text for _, texts in verdict.violations for text in texts if text.startswith("export 10")]

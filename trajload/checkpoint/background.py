@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from trajload.errors import CheckpointError
+
 __all__ = ["Background"]
 
 T = TypeVar("T")
@@ -66,9 +68,17 @@ class Background(Generic[T]):
             self._ended.set()
 
     def take(self) -> T | None:
-        """Wait for the work and return what it returned, or raise what it raised; None where there is none."""
+        """Wait for the work and return what it returned, or raise what it raised; None where there is none.
+
+        Raises:
+            CheckpointError: This process is a fork of the one that works, and would wait for ever.
+        """
         if self._thread is None:
             return None
+        if not self.is_own:
+            raise CheckpointError(
+                f"what process {self._pid} was writing when this one ({os.getpid()}) was forked off cannot be waited for here: wait there."
+            )
         self._ended.wait()
         self._thread = None
         result, error = self._result, self._error

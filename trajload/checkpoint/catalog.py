@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from trajload.checkpoint.entries import Commit, Fault, check_path
+from trajload.checkpoint.entries import Commit, Fault, check_path, record_path
 from trajload.checkpoint.failures import reason
 from trajload.checkpoint.medium import Medium
 from trajload.checkpoint.reader import check_pieces, read_part
@@ -28,11 +28,6 @@ MAX_SEQ = (1 << 62) - 1
 _NO_FILE = {errno.EINVAL, errno.EISDIR, errno.EFBIG}
 """What is no regular file, or too large a one, will not become a record by waiting."""
 _NAME = re.compile(r"\d{10,19}\.json")
-
-
-def record_path(seq: int) -> str:
-    """Return where the record of a sequence number stands."""
-    return f"commits/{seq:010d}.json"
 
 
 @dataclass
@@ -138,7 +133,7 @@ def _check_place(commit: Commit, last: Commit | None, store_uuid: str | None, hi
 def verify_commit(
     medium: Medium, commit: Commit, level: Level = "full", ranks: Iterable[int] | None = None
 ) -> list[Fault]:
-    """Return all that is wrong with a commit; an empty list where it is whole.
+    """Return all that is wrong with a commit; an empty list where it is whole. Of one that was removed only that is told.
 
     Args:
         medium: Where the store is.
@@ -149,7 +144,7 @@ def verify_commit(
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r}: expected one of {', '.join(map(repr, LEVELS))}.")
     faults = _record_faults(medium, commit)
-    if level == "record":
+    if level == "record" or any(fault.is_removal for fault in faults):
         return faults
     for rank in range(commit.world) if ranks is None else ranks:
         try:
@@ -164,6 +159,8 @@ def verify_commit(
                 check_pieces(medium, entry, read=level == "full")
             except CheckpointCorruptError as err:
                 faults.append(Fault(commit.seq, entry.path, err.message))
+    if faults:  # files go after the record
+        return [fault for fault in _record_faults(medium, commit) if fault.is_removal] or faults
     return faults
 
 
@@ -182,12 +179,35 @@ def _record_faults(medium: Medium, commit: Commit) -> list[Fault]:
     return []
 
 
-def newest(medium: Medium, found: Scan, level: Level, below: int | None) -> tuple[Commit | None, list[Fault]]:
+_LOOKS = 10
+"""So often the newest commit is looked for where others remove what was found."""
+
+
+def newest(
+    medium: Medium, look: Callable[[], Scan], level: Level, below: int | None
+) -> tuple[Commit | None, list[Fault]]:
     """Return the newest commit that verifies, and what was passed over on the way to it.
+
+    Whoever writes the store may remove all that was listed, while the newest of it is being read, since there are newer ones by
+    then: so the list is read again where a commit has gone.
 
     Raises:
         CheckpointMismatchError: A record of a newer format is newer than it: stepping back over that would lose work.
+        CheckpointError: Commits go faster than they can be read.
     """
+    for _ in range(_LOOKS):
+        commit, faults = _newest_of(medium, look(), level, below)
+        if not any(fault.is_removal for fault in faults):
+            return commit, faults
+    if commit is None:
+        raise CheckpointError(
+            f"checkpoints of {medium.name!r} were removed while they were read, {_LOOKS} times: whoever writes the store keeps too "
+            "few of them. Let it keep more, pin one and take that, or verify less."
+        )
+    return commit, [fault for fault in faults if not fault.is_removal]
+
+
+def _newest_of(medium: Medium, found: Scan, level: Level, below: int | None) -> tuple[Commit | None, list[Fault]]:
     limit = MAX_SEQ + 1 if below is None else below
     passed = sorted((f for f in found.faults if (f.seq or 0) < limit), key=lambda f: -(f.seq or 0))
     skipped: list[Fault] = []

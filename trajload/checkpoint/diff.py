@@ -107,7 +107,12 @@ def _tensors(name: str, a: tuple[PartReader, Saved], b: tuple[PartReader, Saved]
     if not both or _digest(a[0], f"{name}.safetensors") == _digest(b[0], f"{name}.safetensors"):
         return
     file = f"{name}.safetensors"
-    with TensorFile(a[0].path(file)) as old, TensorFile(b[0].path(file)) as new:
+    with (
+        a[0].guarded(),
+        b[0].guarded(),
+        TensorFile(a[0].path(file)) as old,
+        TensorFile(b[0].path(file)) as new,
+    ):
         for key in both:
             line = _values(old.read([key])[key], new.read([key])[key])
             if line:

@@ -6,6 +6,7 @@ them. Reading goes through plain `open`. Operations raise OSError; what they mea
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -14,12 +15,26 @@ import time
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["MAX_PIECE_BYTES", "Bytes", "Disk", "open_regular"]
+__all__ = [
+    "MAX_PIECE_BYTES",
+    "NO_LOCKS",
+    "UNSUPPORTED",
+    "Bytes",
+    "Disk",
+    "make_folders",
+    "open_regular",
+    "settle_ancestors",
+]
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 MAX_PIECE_BYTES = 8 << 20
 """The most bytes that one write gets: what a kill tears is small, and hashing keeps pace with writing."""
+
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF})
+"""What file systems say that cannot do something, such as sync a folder."""
+
+NO_LOCKS = (UNSUPPORTED - {errno.EBADF}) | {errno.ENOLCK}
 
 _FULL_FSYNC = 51
 """F_FULLFSYNC of macOS, where fsync leaves data in the drive's cache."""
@@ -121,9 +136,43 @@ class Disk:
             time.sleep(0.01)
 
     def note(self, fd: int, path: Path, text: bytes) -> None:
-        """Replace the content of a lock file. For people and messages only: it may be torn, and is never relied on."""
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, text, 0)
+        """Replace the first line of a lock file. For people and messages only: it may be torn, and is never relied on.
+
+        A kill leaves the old line or the new one, and an error none: an old one would name somebody else.
+        """
+        try:
+            os.pwrite(fd, text, 0)
+        except OSError:
+            os.ftruncate(fd, 0)
+            raise
+        os.ftruncate(fd, len(text))
+
+
+def make_folders(folder: Path, disk: Disk) -> None:
+    """Make a folder and those above it as far as they are absent, each durable in the one above it where that can be had."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for made in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process makes the same one
+            disk.mkdir(made)
+        with contextlib.suppress(OSError):  # asked for once more by `settle_ancestors`
+            disk.fsync_dir(made.parent)
+
+
+def settle_ancestors(path: Path, disk: Disk) -> None:
+    """Make the folders above a path durable: whoever made them may have been killed before doing so."""
+    device = os.stat(path).st_dev
+    for folder in path.parents:
+        try:
+            if os.stat(folder).st_dev != device:
+                return
+            disk.fsync_dir(folder)
+        except PermissionError:
+            continue  # not ours, so none of us made it
+        except OSError:
+            return
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
@@ -137,8 +186,10 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     try:
         status: Any = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
-            raise OSError(errno.EINVAL, f"it is {kind}, expected a regular file", os.fspath(path))
+            code, kind = errno.EINVAL, "a pipe, socket or device"
+            if stat.S_ISDIR(status.st_mode):
+                code, kind = errno.EISDIR, "a folder"
+            raise OSError(code, f"it is {kind}, expected a regular file", os.fspath(path))
     except OSError:
         os.close(fd)
         raise

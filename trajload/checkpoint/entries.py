@@ -13,7 +13,12 @@ from trajload.checkpoint.digests import is_digest
 from trajload.errors import CheckpointCorruptError, ConfigError
 from trajload.reprs import short_repr
 
-__all__ = ["Commit", "Fault", "FileEntry", "Keep", "PartSummary", "check_keep", "check_path"]
+__all__ = ["Commit", "Fault", "FileEntry", "Keep", "PartSummary", "check_keep", "check_path", "record_path"]
+
+
+def record_path(seq: int) -> str:
+    """Return where the record of a sequence number stands."""
+    return f"commits/{seq:010d}.json"
 
 
 def check_path(path: object, *, under: str | None = None) -> str:
@@ -200,6 +205,11 @@ class Fault:
     kind: str = "damaged"
     """'damaged', 'missing', 'unreadable' (the system refused), 'newer' (a newer format), 'fenced' (by a writer that had
     lost the store), 'foreign' (no file at all, such as a folder) or 'unsure' (left alone since others may be using it)."""
+
+    @property
+    def is_removal(self) -> bool:
+        """Whether the commit is not damaged, but was removed after it had been listed."""
+        return self.kind == "missing" and self.seq is not None and self.path == record_path(self.seq)
 
     def __str__(self) -> str:
         return self.what if self.path in self.what else f"{self.path}: {self.what}"

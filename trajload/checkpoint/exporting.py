@@ -7,10 +7,8 @@ expect (tied weights once, large models in numbered files with an index), and no
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +17,9 @@ from typing import Any
 from torch import Tensor
 
 from trajload.arguments import explains_calls
-from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes, Disk
-from trajload.checkpoint.failures import refusing
+from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes
 from trajload.checkpoint.fit import plain_keys
+from trajload.checkpoint.new_folder import publish_folder
 from trajload.checkpoint.reader import PartReader
 from trajload.checkpoint.saved import Saved, read_saved
 from trajload.checkpoint.sharded import pieces_of
@@ -79,7 +77,7 @@ def export(
         CheckpointMismatchError, CheckpointCorruptError: The component is not in the checkpoint, or damaged.
         CheckpointError: A dtype has no name in the format, or the system refused to write.
     """
-    target = Path(os.path.abspath(os.fspath(folder)))
+    target = Path(os.path.realpath(os.fspath(folder)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"folder {os.fspath(folder)!r} exists and is not empty: give a new one.")
     copied = _checked_extra(extra)
@@ -99,14 +97,13 @@ def export(
         raise CheckpointError(f"tensor {odd[0]!r} is {saved.facts[odd[0]].dtype}, which other readers do not know.")
     files: dict[str, Iterable[Bytes]] = {"config.json": [_config_bytes(config, saved)]}
     metadata = {"trajload.part": part.summary.digest}
-    with TensorFile(part.path(f"{component}.safetensors"), name=component) as source:
+    with part.guarded(), TensorFile(part.path(f"{component}.safetensors"), name=component) as source:
         files.update(_weight_files(source, names, metadata, max_file_bytes))
         clash = sorted(set(files) & set(copied))
         if clash:
             raise ConfigError(f"extra files {clash} have names of the export's own.")
         files.update({name: _pieces(path) for name, path in copied.items()})
-        with refusing(f"export to {str(target)!r}"):
-            total = _publish(target, files)
+        total = publish_folder(target, files)
     left_out = [*(name for name in saved.facts if name not in names), *plain_keys(saved.plain)]
     return Exported(target, tuple(sorted(files)), total, tuple(left_out))
 
@@ -213,48 +210,3 @@ def _pieces(path: Path) -> Iterator[Bytes]:
     with open(path, "rb") as handle:
         while piece := handle.read(MAX_PIECE_BYTES):
             yield piece
-
-
-def _publish(target: Path, files: Mapping[str, Iterable[Bytes]]) -> int:
-    """Write the files into a folder of another name, make them durable, and give it its name."""
-    disk, total = Disk(), 0
-    target.parent.mkdir(parents=True, exist_ok=True)
-    making = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    disk.mkdir(making)
-    try:
-        for name, pieces in files.items():
-            total += _write(disk, making / name, pieces)
-        _sync(disk, making)
-        if target.exists():
-            disk.rmdir(target)  # it is empty
-        disk.rename(making, target)
-    except BaseException:
-        for path in making.glob("*"):
-            disk.unlink(path)
-        disk.rmdir(making)
-        raise
-    _sync(disk, target.parent)
-    return total
-
-
-def _sync(disk: Disk, folder: Path) -> None:
-    try:
-        disk.fsync_dir(folder)
-    except OSError as err:
-        if err.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not sync folders
-            raise
-
-
-def _write(disk: Disk, path: Path, pieces: Iterable[Bytes]) -> int:
-    total = 0
-    fd = disk.create(path)
-    try:
-        for piece in pieces:
-            view = memoryview(piece)
-            for at in range(0, view.nbytes, MAX_PIECE_BYTES):
-                disk.write(fd, path, view[at : at + MAX_PIECE_BYTES])
-            total += view.nbytes
-        disk.fsync(fd, path)
-    finally:
-        disk.close(fd, path)
-    return total

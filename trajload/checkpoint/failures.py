@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterator
 
 from trajload.errors import CheckpointAbortedError, CheckpointError
@@ -19,6 +20,10 @@ _ADVICE = {
     errno.EACCES: "Permission is missing: check the folder's owner and mode.",
     errno.EPERM: "Permission is missing: check the folder's owner and mode.",
     errno.ENOENT: "Somebody removed it while it was being used.",
+    **dict.fromkeys(
+        (errno.EISDIR, errno.ENOTDIR, errno.ELOOP),
+        "Something else stands where the store has a file or folder of its own: look what it is, and move it away.",
+    ),
 }
 
 
@@ -29,6 +34,14 @@ def reason(err: OSError) -> str:
     return f"{words} [{symbol}]" if symbol else words
 
 
+def _told(what: str, err: OSError) -> str:
+    """Return what failed, of which file, and what the system said."""
+    at = err.filename2 or err.filename  # of a link and a rename, where it leads
+    name = os.fsdecode(at) if isinstance(at, (str, bytes, os.PathLike)) else ""
+    is_told = any(name.endswith(said) for said in re.findall(r"'([^']+)'", what))
+    return f"{what} failed{f' at {name!r}' if name and not is_told else ''}: {reason(err)}."
+
+
 @contextlib.contextmanager
 def aborting(what: str) -> Iterator[None]:
     """Raise CheckpointAbortedError where the system refuses: the save is over, and what was committed before stands."""
@@ -36,7 +49,7 @@ def aborting(what: str) -> Iterator[None]:
         yield
     except OSError as err:
         raise CheckpointAbortedError(
-            f"{what} failed: {reason(err)}. Nothing was committed, and earlier checkpoints are untouched. "
+            f"{_told(what, err)} Nothing was committed, and earlier checkpoints are untouched. "
             f"{_ADVICE.get(err.errno or 0, '')}".rstrip()
         ) from err
 
@@ -47,4 +60,4 @@ def refusing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        raise CheckpointError(f"{what} failed: {reason(err)}. {_ADVICE.get(err.errno or 0, '')}".rstrip()) from err
+        raise CheckpointError(f"{_told(what, err)} {_ADVICE.get(err.errno or 0, '')}".rstrip()) from err

@@ -61,7 +61,7 @@ def upload(
         raise ConfigError(f"repo={repo!r} is no name of a repository: expected 'owner/name'. {err}") from err
     except Exception as err:  # of whatever library carries the requests
         raise CheckpointError(
-            f"upload of {str(path)!r} to {repo!r} failed: {described(err)} The folder is whole; check the network and "
-            "'hf auth whoami', and upload it again."
+            f"upload of {str(path)!r} to {repo!r} failed: {described(err)} The folder is whole, and need not be exported anew; check "
+            f"the network and 'hf auth whoami', then call trajload.checkpoint.upload({str(path)!r}, {repo!r})."
         ) from err
     return str(done.commit_url)

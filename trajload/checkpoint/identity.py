@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
 
 from trajload.checkpoint.catalog import scan
-from trajload.checkpoint.disk import Disk
+from trajload.checkpoint.disk import Disk, make_folders
 from trajload.checkpoint.entries import Fault
 from trajload.checkpoint.medium import Medium
 from trajload.checkpoint.record import decode_record, encode_record
@@ -36,17 +35,9 @@ def check_folders(root: Path) -> None:
 
 
 def make_root(root: Path, disk: Disk) -> None:
-    """Make the folders of a store as far as they are absent, each durable in the one above it."""
-    missing = []
-    folder = root
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for made in [*reversed(missing), *(root / name for name in FOLDERS if not (root / name).exists())]:
-        with contextlib.suppress(FileExistsError):  # another process makes the same store
-            disk.mkdir(made)
-        with contextlib.suppress(OSError):  # told for certain by the probe, once this store is written to
-            disk.fsync_dir(made.parent)
+    """Make the folders of a store as far as they are absent, each durable in the one above it; the probe sees to that, too."""
+    for folder in (root, *(root / name for name in FOLDERS)):
+        make_folders(folder, disk)
 
 
 def identify(medium: Medium, *, create: bool) -> tuple[str, list[Fault]]:
@@ -93,10 +84,12 @@ def write_identity(medium: Medium, uuid: str) -> None:
     medium.publish(STORE_FILE, data, os.urandom(8).hex())
 
 
-def repair_identity(medium: Medium, uuid: str) -> None:
-    """Write a damaged or missing file anew, under the writer lock."""
-    medium.remove(STORE_FILE)
-    write_identity(medium, uuid)
+def repair_identity(medium: Medium, uuid: str, faults: list[Fault]) -> list[Fault]:
+    """Write a file that is damaged or missing, as `faults` says, anew, under the writer lock; return what is left of them."""
+    if faults:
+        medium.remove(STORE_FILE)
+        write_identity(medium, uuid)
+    return []
 
 
 def _read(medium: Medium) -> str:

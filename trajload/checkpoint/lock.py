@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import threading
@@ -13,12 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from trajload.checkpoint.disk import Disk
+from trajload.checkpoint.disk import NO_LOCKS, Disk
 from trajload.errors import WriterConflictError
 
 __all__ = ["Lock", "WriterLock"]
-
-_NO_LOCKS = {"ENOLCK", "ENOTSUP", "EOPNOTSUPP", "ENOSYS", "EINVAL"}
 
 
 class Lock(Protocol):
@@ -109,7 +106,7 @@ class WriterLock:
         try:
             got = self._disk.flock(fd, self._path)
         except OSError as err:
-            if errno.errorcode.get(err.errno or 0) not in _NO_LOCKS:
+            if err.errno not in NO_LOCKS:
                 raise
             self.works, got = False, True
         if not got:
@@ -141,7 +138,7 @@ class WriterLock:
     def _noted(self, fd: int) -> dict[str, Any]:
         """Return what the holder wrote, {} where that is torn: it informs only."""
         try:
-            noted = json.loads(os.pread(fd, 4096, 0))
+            noted = json.loads(os.pread(fd, 4096, 0).partition(b"\n")[0])
             return {
                 "pid": int(noted["pid"]),
                 "host": str(noted["host"]),

@@ -10,23 +10,21 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from trajload.checkpoint.digests import file_pieces
-from trajload.checkpoint.disk import MAX_PIECE_BYTES, Bytes, Disk, open_regular
+from trajload.checkpoint.disk import MAX_PIECE_BYTES, NO_LOCKS, UNSUPPORTED, Bytes, Disk, open_regular, settle_ancestors
 from trajload.checkpoint.record import MAX_RECORD_BYTES
 from trajload.errors import WriterConflictError
 
 __all__ = ["LocalMedium", "Medium"]
 
-_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
-_NO_LOCKS = _UNSUPPORTED | {errno.ENOLCK}
 _PATIENCE_S = 10.0
-_NO_LINKS = _UNSUPPORTED | {errno.EPERM, errno.EXDEV, errno.EMLINK}
+_NO_LINKS = UNSUPPORTED | {errno.EPERM, errno.EXDEV, errno.EMLINK}
 
 
 class Medium(Protocol):
@@ -222,7 +220,7 @@ class LocalMedium:
 
     def _synced(self, sync: Callable[[], None]) -> bool:
         """Sync; False where the file system cannot, which is found out once, when the store is opened."""
-        return self._tries(sync, set() if self._durability else _UNSUPPORTED)
+        return self._tries(sync, set() if self._durability else UNSUPPORTED)
 
     def publish(self, path: str, data: bytes, nonce: str) -> bool:
         folder = path.rpartition("/")[0]
@@ -290,7 +288,7 @@ class LocalMedium:
             try:
                 got = self.disk.flock(fd, where, patience_s=_PATIENCE_S)
             except OSError as err:
-                if err.errno not in _NO_LOCKS:
+                if err.errno not in NO_LOCKS:
                     raise
                 got = True
             if not got:
@@ -312,35 +310,22 @@ class LocalMedium:
         fd = self.disk.create(probe)
         try:
             self.disk.write(fd, probe, b"probe\n")
-            self.syncs_files = self._tries(lambda: self.disk.fsync(fd, probe), _UNSUPPORTED)
+            self.syncs_files = self._tries(lambda: self.disk.fsync(fd, probe), UNSUPPORTED)
         finally:
             self.disk.close(fd, probe)
         self.links = self._tries(lambda: self.disk.link(probe, other), _NO_LINKS)
-        self.syncs_folders = self._tries(lambda: self.disk.fsync_dir(self.root), _UNSUPPORTED)
+        self.syncs_folders = self._tries(lambda: self.disk.fsync_dir(self.root), UNSUPPORTED)
         self.disk.unlink(probe)
         if self.links:
             self.disk.unlink(other)
         if self.syncs_folders:
-            self._settle_ancestors()
+            settle_ancestors(self.root, self.disk)
         promise = ("file+dir" if self.syncs_folders else "file") if self.syncs_files else "none"
         self._durability = promise if locks else f"{promise}, single writer by agreement"
         return self._durability
 
-    def _settle_ancestors(self) -> None:
-        """Make the folders above the store durable: whoever made them may have been killed before doing so."""
-        device = os.stat(self.root).st_dev
-        for folder in self.root.parents:
-            try:
-                if os.stat(folder).st_dev != device:
-                    return
-                self.disk.fsync_dir(folder)
-            except PermissionError:
-                continue  # not ours, so none of us made it
-            except OSError:
-                return
-
     @staticmethod
-    def _tries(action: Callable[[], None], unsupported: set[int]) -> bool:
+    def _tries(action: Callable[[], None], unsupported: Set[int]) -> bool:
         try:
             action()
         except OSError as err:

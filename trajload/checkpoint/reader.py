@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from trajload.checkpoint.digests import digest_bytes, new_digest
 from trajload.checkpoint.disk import Bytes
-from trajload.checkpoint.entries import Commit, FileEntry, PartSummary
+from trajload.checkpoint.entries import Commit, FileEntry, PartSummary, record_path
 from trajload.checkpoint.failures import reason
 from trajload.checkpoint.medium import Medium
 from trajload.checkpoint.record import decode_record
@@ -71,6 +72,22 @@ class PartReader:
     summary: PartSummary
     files: Mapping[str, FileEntry]
     extra: Mapping[str, Any]
+    record: str = ""
+    """Of its commit, which whoever writes the store may remove at any time; "" while there is none."""
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Say that the commit was removed, where that is why a file cannot be read.
+
+        Raises:
+            CheckpointError: It was; or whatever the block raised.
+        """
+        try:
+            yield
+        except (CheckpointCorruptError, FileNotFoundError) as err:
+            if self.record:
+                _refuse_removed(self.medium, self.record, err)
+            raise
 
     @property
     def rank(self) -> int:
@@ -86,15 +103,16 @@ class PartReader:
     def path(self, name: str) -> Path:
         """Return where a file can be opened on this machine. Its bytes are not checked by this."""
         entry = self.entry(name)
-        try:
-            return self.medium.local_file(entry.path)
-        except OSError as err:
-            raise CheckpointCorruptError(f"file {entry.path!r} cannot be had: {reason(err)}.") from err
+        with self.guarded():
+            try:
+                return self.medium.local_file(entry.path)
+            except OSError as err:
+                raise CheckpointCorruptError(f"file {entry.path!r} cannot be had: {reason(err)}.") from err
 
     def chunks(self, name: str) -> Iterator[Bytes]:
         """Yield a file's bytes; CheckpointCorruptError comes at the end where they are not what was saved."""
         entry = self.entry(name)
-        with _reading(entry.path):
+        with self.guarded(), _reading(entry.path):
             yield from checked(self.medium, entry)
 
     def read(self, name: str, verify: bool = True) -> bytes:
@@ -102,8 +120,21 @@ class PartReader:
         entry = self.entry(name)
         if verify:
             return b"".join(bytes(piece) for piece in self.chunks(name))
-        with _reading(entry.path):
+        with self.guarded(), _reading(entry.path):
             return b"".join(bytes(piece) for piece in self.medium.pieces(entry.path))
+
+
+def _refuse_removed(medium: Medium, record: str, err: Exception) -> None:
+    """Raise CheckpointError where the record of what could not be read is gone: files go after it."""
+    try:
+        medium.size(record)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"the checkpoint of record {record!r} was removed while it was being read: whoever writes the store keeps newer ones. "
+            "Pick again; what is read for long, or later, should be pinned first."
+        ) from err
+    except OSError:
+        return  # not known
 
 
 def read_part(medium: Medium, commit: Commit, rank: int) -> PartReader:
@@ -112,11 +143,17 @@ def read_part(medium: Medium, commit: Commit, rank: int) -> PartReader:
     Raises:
         ConfigError: The commit has no such rank.
         CheckpointCorruptError: part.json is missing or altered.
+        CheckpointError: The commit was removed.
     """
     if not 0 <= rank < commit.world:
         raise ConfigError(f"rank is {rank!r}: commit {commit.seq} has parts of ranks [0, {commit.world}).")
     summary = commit.parts[rank]
-    return parse_part(medium, summary, nonce=commit.nonce, step=commit.step)
+    try:
+        part = parse_part(medium, summary, nonce=commit.nonce, step=commit.step)
+    except CheckpointCorruptError as err:
+        _refuse_removed(medium, record_path(commit.seq), err)
+        raise
+    return dataclasses.replace(part, record=record_path(commit.seq))
 
 
 def parse_part(medium: Medium, summary: PartSummary, *, nonce: str, step: int) -> PartReader:

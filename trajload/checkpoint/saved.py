@@ -70,17 +70,18 @@ def read_saved(part: PartReader, name: str, *, verify: bool = True) -> Saved:
     if tensors_name not in part.files:
         raise CheckpointCorruptError(f"the checkpoint lacks the file {tensors_name!r}: it holds {sorted(part.files)}.")
     path = part.path(tensors_name)
-    if verify:
-        _verify(path, part.files[tensors_name])
-    with TensorFile(path, name=tensors_name) as tensors:
-        facts = tensors.index.facts()
+    with part.guarded():
+        if verify:
+            _verify(path, part.files[tensors_name])
+        with TensorFile(path, name=tensors_name) as tensors:
+            facts = tensors.index.facts()
     if len(facts) != told["tensors"]:
         raise CheckpointCorruptError(
             f"{tensors_name} holds {len(facts)} tensors, {document_name} tells of {told['tensors']}."
         )
 
     def load() -> dict[str, Tensor]:
-        with TensorFile(path, name=tensors_name) as tensors:
+        with part.guarded(), TensorFile(path, name=tensors_name) as tensors:
             return tensors.read()
 
     return Saved(name, told, document["tree"], facts, load)

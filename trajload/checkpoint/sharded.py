@@ -232,7 +232,7 @@ def pieces_of(part: Any) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], t
                 checked.add(chunk["file"])
                 for _ in part.chunks(chunk["file"]):
                     pass  # read to the end, it is verified
-            with part.path(chunk["file"]).open("rb") as file:
+            with part.guarded(), part.path(chunk["file"]).open("rb") as file:
                 file.seek(chunk["offset"])
                 digest = digest_bytes(file.read(chunk["length"]))
             found[path, tuple(chunk["offsets"]), tuple(chunk["sizes"])] = facts["dtype"], digest

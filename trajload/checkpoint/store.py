@@ -45,7 +45,7 @@ from trajload.checkpoint.publish import publish_commit
 from trajload.checkpoint.reader import PartReader, read_part
 from trajload.checkpoint.record import encode_record
 from trajload.checkpoint.retention import victims
-from trajload.checkpoint.sweep import sweep_generations, sweep_temporary
+from trajload.checkpoint.sweep import refuse_lost_records, sweep_generations, sweep_temporary
 from trajload.errors import CheckpointCorruptError, CheckpointError, CheckpointSpaceError, ConfigError
 
 __all__ = ["Store"]
@@ -127,9 +127,7 @@ class Store:
         """Find out what commits may promise; once, and not before one is begun: on a full disk one may still remove."""
         if not self._probed:
             self._medium.probe(os.urandom(8).hex(), locks=self._lock.works)
-            if self._own_faults:
-                identity.repair_identity(self._medium, self.uuid)
-                self._own_faults = []
+            self._own_faults = identity.repair_identity(self._medium, self.uuid, self._own_faults)
             self._probed = True
 
     def _need_writer(self, what: str) -> None:
@@ -157,6 +155,7 @@ class Store:
             self._check_space(need_bytes)
             self._prepare()
             seq = highest_seq(self._medium) + 1
+            refuse_lost_records(self._medium, seq - 1)
             if seq > MAX_SEQ:
                 raise CheckpointError(
                     f"{self.name!r} has used up its sequence numbers: look at {record_path(seq - 1)!r}."
@@ -222,7 +221,7 @@ class Store:
         return self._scan().commits
 
     def newest(self, *, verify: Level = "full", below: int | None = None) -> tuple[Commit | None, list[Fault]]:
-        """Return the newest commit that verifies, None where there is none, and what was passed over on the way.
+        """Return the newest commit that verifies, None where there is none, and what was passed over; also beside a writer.
 
         Args:
             verify: How much must be right: "full" reads all bytes, "sizes" looks at all files, "record" at the record.
@@ -230,8 +229,9 @@ class Store:
 
         Raises:
             CheckpointMismatchError: A newer format is newer than it.
+            CheckpointError: Commits go faster than they can be verified.
         """
-        return newest(self._medium, self._scan(), verify, below)
+        return newest(self._medium, self._scan, verify, below)
 
     def pick(self, at: int | str | None = None, *, verify: Level = "full") -> Commit:
         """Return the commit closest to a step (ties to the higher), of a digest or "pin:<name>", or the newest good one.
@@ -240,9 +240,8 @@ class Store:
             ConfigError: There is none like that.
             CheckpointCorruptError: The one meant does not verify.
         """
-        found = self._scan()
         if at is None:
-            commit, faults = newest(self._medium, found, verify, None)
+            commit, faults = self.newest(verify=verify)
             if commit is None:
                 said = "; ".join(map(str, faults[:5])) or "it holds none."
                 raise CheckpointCorruptError(f"no checkpoint of {self.name!r} can be used: {said}")
@@ -253,7 +252,7 @@ class Store:
                 raise ConfigError(f"no pin {at[4:]!r} in {self.name!r}: there are {sorted(pins)}.")
             commit = pins[at[4:]]
         else:
-            commit = pick_commit(found.commits, at)
+            commit = pick_commit(self._scan().commits, at)
         if faults := self.verify(commit, verify):
             raise CheckpointCorruptError(
                 f"checkpoint of step {commit.step} (seq {commit.seq}) cannot be used: {'; '.join(map(str, faults[:5]))} "
@@ -385,7 +384,7 @@ class Store:
 
     def sweep(self) -> list[str]:
         """Remove what saves that ended early left behind, and return it. Under the writer lock nobody else writes."""
-        with self._rules, self.writer(), refusing(f"sweeping {self.name!r}"):
+        with self.writer(), self._rules, refusing(f"sweeping {self.name!r}"):
             removed = self._sweep_generations(())
             if not self._lock.works:
                 what = "unknown generations are left: others may be writing, and nothing here keeps them out."

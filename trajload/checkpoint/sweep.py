@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection
 from trajload.checkpoint.catalog import Scan, live_files
 from trajload.checkpoint.generation import parse_generation
 from trajload.checkpoint.medium import Medium
+from trajload.errors import CheckpointError
 
-__all__ = ["sweep_generations", "sweep_temporary"]
+__all__ = ["refuse_lost_records", "sweep_generations", "sweep_temporary"]
 
 _TEMPORARY = re.compile(r"\.[0-9A-Za-z]{1,64}\.tmp")
 _AT_ROOT = re.compile(r"\.(?:probe-[0-9A-Za-z]{1,64}(?:-link)?|LATEST-[0-9A-Za-z]{1,64}\.tmp|[0-9A-Za-z]{1,64}\.tmp)")
@@ -30,6 +31,7 @@ def sweep_generations(
     """
     if found.unsure:
         return []
+    refuse_lost_records(medium, found.highest_seq)
     own, used = live_files(found.commits)
     damaged = {fault.seq for fault in found.faults}
     removed = []
@@ -48,6 +50,21 @@ def sweep_generations(
         if gone or not files:
             removed.append(path)
     return removed
+
+
+def refuse_lost_records(medium: Medium, highest_seq: int) -> None:
+    """Raise CheckpointError where there is no record, and a generation shows that there has been one.
+
+    The first save of a store has number 1 until it commits, and removal leaves the newest record: so a higher number without any
+    record means that `commits/` was lost, such as by a repair of the file system. Its generations are all that is left then.
+    """
+    if highest_seq:
+        return
+    if higher := [name for name in medium.names("gen") if (parse_generation(f"gen/{name}") or (0,))[0] > 1]:
+        raise CheckpointError(
+            f"{medium.name!r} has lost its records: 'commits' is empty, and 'gen' holds {max(higher)!r}, so there have been earlier "
+            "checkpoints. Bring 'commits' back (a backup, or lost+found), or use another folder; nothing was removed."
+        )
 
 
 def sweep_temporary(medium: Medium) -> list[str]:

@@ -95,15 +95,18 @@ def verify(
     opened = _open(store)
     chosen = opened.commits() if everything else [_pick(opened, commit)]
     faults = list(opened.faults) if everything else []
-    results = []
+    results, there = [], []
     for one in chosen:
         found = opened.verify(one, "sizes" if quick else "full")
+        if everything and any(fault.is_removal for fault in found):
+            continue  # by whoever writes the store, since it was listed
         faults += found
+        there.append(one)
         results.append({**_told(one, {}), "ok": not found, "faults": _rows(found)})
     if json:
         print_json({"store": str(opened.name), "ok": not faults, "commits": results, "faults": _rows(faults)})
     else:
-        for one, result in zip(chosen, results, strict=True):
+        for one, result in zip(there, results, strict=True):
             word = "whole" if result["ok"] else "DAMAGED"
             say(f"{word}: seq {one.seq}, step {one.step}, {size(one.bytes)}, durability {one.durability!r}")
         _say_faults(faults)
@@ -230,10 +233,8 @@ def gc(
 
     Exit codes: 0 done, 2 there is no such store, or it is being written.
     """
-    import contextlib
-
+    from trajload.checkpoint.cleaning import clean
     from trajload.checkpoint.entries import Keep
-    from trajload.checkpoint.rehearsal import rehearsing
     from trajload.errors import ConfigError
 
     if last is None and (every or best is not None):
@@ -241,24 +242,18 @@ def gc(
             "--every and --best say what stays beside the newest ones: say with --last how many those are."
         )
     opened = _open(store)
-    busy: list[Fault] = []
-    with contextlib.ExitStack() as holds:
-        if dry_run:
-            busy = holds.enter_context(rehearsing(opened))
-        else:
-            holds.enter_context(opened.writer())
-        swept = opened.sweep()  # first, and told: retention sweeps, too
-        gone = [] if last is None else opened.retain(Keep(last=last, every=every, best=best))
+    done = clean(opened, None if last is None else Keep(last=last, every=every, best=best), dry_run=dry_run)
+    gone, swept = done.removed, done.swept
     if json:
         told = {"dry_run": dry_run, "removed": [_told(c, {}) for c in gone], "swept": swept}
-        print_json({**told, "faults": _rows([*busy, *opened.faults])})
+        print_json({**told, "faults": _rows(done.faults)})
     else:
         would = "would be: " if dry_run else ""
         for commit in gone:
             say(f"{would}removed step {commit.step} (seq {commit.seq}), {size(commit.written_bytes)}")
         for name in swept:
             say(f"{would}swept {name}")
-        _say_faults([*busy, *opened.faults])
+        _say_faults(done.faults)
         say(f"{would}{plural(len(gone), 'checkpoint')} and {plural(len(swept), 'leftover')} removed")
 
 

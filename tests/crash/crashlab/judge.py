@@ -8,24 +8,26 @@ What must hold, whatever happened:
    whatever else the store lists.
 4. Nobody was told of another writer, since there is none.
 5. The next save works and is then the newest; a sweep leaves nothing behind that belongs to no commit.
+6. An export is there whole or not at all, and is there if it was acknowledged; the next one of its name leaves nothing else behind.
+7. A rehearsal of a removal says what the removal then does, and takes no dead process for one that writes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from crashlab.board import Board
-from crashlab.scenario import WORLD, Player, content, far, file_names
+from crashlab.scenario import EXPORTED, WORLD, Player, content, exports, far, file_names
 
 from trajload.checkpoint.entries import Commit
 from trajload.checkpoint.store import Store
 from trajload.errors import TrajloadError
 
-__all__ = ["Promise", "Reading", "check", "goes_on", "opened_within", "promised", "violations"]
+__all__ = ["Promise", "Reading", "check", "export_faults", "goes_on", "opened_within", "promised", "violations"]
 
 Notes = Sequence[tuple[str, dict[str, Any]]]
 
@@ -171,25 +173,66 @@ def violations(root: Path, notes: Notes, open_store: Callable[[Path], Store] = S
     found += check(lambda: StoreReading(root, open_store), near)
     if far(root).exists() or distant.last is not None:
         found += [f"second store: {text}" for text in check(lambda: StoreReading(far(root), open_store), distant)]
+    folder = exports(root)
+    there = {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    return found + export_faults(there, notes) + _rehearsal_faults(notes)
+
+
+def export_faults(there: Mapping[str, bytes | None], notes: Notes) -> list[str]:
+    """Return what is wrong with exports, given all below their folder: bytes of files, None for folders."""
+    tried = {str(values["step"]) for kind, values in notes if kind == "export try"}
+    acked = {str(values["step"]) for kind, values in notes if kind == "export ack"}
+    seen = {path for path in there if "/" not in path and not path.startswith(".")}
+    found = [f"export {name} was acknowledged and is not there" for name in sorted(acked - seen)]
+    found += [f"export {name} was never made" for name in sorted(seen - tried)]
+    for name in sorted(seen & tried):
+        expected = {f"{name}/{file}": content(int(name), 0, whose) for file, whose in EXPORTED.items()}
+        if {path: data for path, data in there.items() if path.startswith(f"{name}/")} != expected:
+            found.append(f"export {name} is there, and is not whole")
     return found
 
 
-def goes_on(root: Path, open_store: Callable[[Path], Store] = Store, *, sweeps: bool = True) -> list[str]:
-    """Return what hinders the next process from working on: it sweeps, saves step 1000 and finds it again.
+def _rehearsal_faults(notes: Notes) -> list[str]:
+    """Return where a removal did something else than the rehearsal before it had said, which had met no fault."""
+    found, said = [], None
+    for kind, values in notes:
+        if kind == "rehearsed":
+            said = values
+        elif kind == "cleaned" and said is not None:
+            done = {name: values[name] for name in ("gone", "swept")}
+            if not said["faults"] and done != {name: said[name] for name in done}:
+                found.append(f"rehearsed was {said}, and done {done}")
+    return found
+
+
+def goes_on(
+    root: Path, open_store: Callable[[Path], Store] = Store, *, sweeps: bool = True, noted: bool = False
+) -> list[str]:
+    """Return what hinders the next process from working on: it cleans up, saves step 1000, exports it, and finds it again.
 
     Args:
         root: The store.
         open_store: Opens it.
         sweeps: Whether a sweep is expected to leave nothing behind.
+        noted: Whether whoever wrote the store before could note in the lock's file who it was.
     """
-    board = Board(1 << 14)
+    board = Board(1 << 16)
     try:
         player = Player(root, board, open_store)
-        player.play([("sweep",), ("save", 1000)])
+        player.play([("rehearse", 100, 0), ("clean", 100, 0), ("save", 1000)])
         newest, faults = player.store.newest(verify="full")
         found = [] if newest is not None and newest.step == 1000 else [f"saved step 1000, newest is {newest}"]
         found += [f"newest names a fault: {fault}" for fault in faults]
-        return found + (_left_over(player.store) if sweeps else [])
+        found += _rehearsal_faults(board.notes())
+        rehearsed = next(values for kind, values in board.notes() if kind == "rehearsed")
+        if noted and rehearsed["busy"]:
+            found.append(f"the dead is taken for a writer: {rehearsed['busy']}")
+        if not sweeps:
+            return found
+        left = [path.name for path in exports(root).glob(".*.tmp")]
+        player.play([("export", 1000, name) for name in {"1000", *(name.split(".")[1] for name in left)}])
+        found += [f"left over: {path.name}" for path in exports(root).glob(".*")]
+        return found + _left_over(player.store)
     except (TrajloadError, OSError) as error:
         return [f"the next save fails: {type(error).__name__}: {error}"]
     finally:

@@ -135,6 +135,9 @@ def judge_states(
         if lay_out_every > 1:
             found += trees.check(state.tree, recording.store, owed[0])
             found += trees.check(state.tree, recording.store + "-far", owed[1])
+            below = recording.store + "-exports/"
+            there = {path[len(below) :]: data for path, data in state.tree.items() if path.startswith(below)}
+            found += judge.export_faults(there, notes)
         if verdict.num_states % lay_out_every == 0 and notes:
             verdict.num_laid_out += 1
             shelf.show(state.tree)

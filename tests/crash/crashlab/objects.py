@@ -140,10 +140,15 @@ def _play(memory: Any, requests: Requests, actions: Sequence[Any], board: Board)
     return None
 
 
+def _of_stores(actions: Sequence[Any]) -> list[Any]:
+    """Return the actions without exports: those go to a folder of this machine, wherever the store is."""
+    return [action for action in actions if action[0] != "export"]
+
+
 def num_requests(actions: Sequence[Any], names: tuple[str, ...] = ()) -> int:
     """Return how many requests the actions take when nothing goes wrong."""
     requests, board = Requests(names=names), Board()
-    problem = _play(memory_store(), requests, actions, board)
+    problem = _play(memory_store(), requests, _of_stores(actions), board)
     board.close()
     assert problem is None, problem
     return len(requests.made)
@@ -154,7 +159,7 @@ def request_sweep(actions: Sequence[Any], how: str, points: Sequence[int], names
     tally = Tally()
     for at in points:
         memory, requests, board = memory_store(), Requests(at, how, names), Board()
-        problem = _play(memory, requests, actions, board)
+        problem = _play(memory, requests, _of_stores(actions), board)
         notes = board.notes()
         board.close()
         if requests.hit is None:

@@ -150,7 +150,7 @@ class Recorder:
     def _os_rename(self, real: Callable[..., None], source: Any, target: Any, **kwargs: Any) -> None:
         old, new = self._inside(source), self._inside(target)
         replaced = self._identity(new) if new is not None and os.path.lexists(new) else None
-        last = replaced is not None and os.stat(new).st_nlink == 1  # type: ignore[arg-type]
+        last = replaced is not None and (os.path.isdir(new) or os.stat(new).st_nlink == 1)  # type: ignore[arg-type]
         real(source, target, **kwargs)
         if new is not None:
             assert old is not None and os.path.dirname(old) == os.path.dirname(new), "renames stay in their folder"

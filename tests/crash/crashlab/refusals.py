@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 from crashlab import judge
 from crashlab.board import Board
 from crashlab.faults import ERRORS, FailingDisk
-from crashlab.scenario import Player, far
-from crashlab.sweeps import Tally
+from crashlab.scenario import Player
+from crashlab.sweeps import Tally, remove_stores
 
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.store import Store
@@ -44,13 +43,8 @@ def num_operations(folder: Path, actions: Sequence[Any]) -> int:
     problem = _play(folder / "counted", disk, actions, board)
     assert problem is None, problem
     board.close()
-    _remove(folder / "counted")
+    remove_stores(folder / "counted")
     return len(disk.log)
-
-
-def _remove(root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    shutil.rmtree(far(root), ignore_errors=True)
 
 
 def _sync_faults(disk: FailingDisk, root: Path) -> list[str]:
@@ -95,7 +89,7 @@ def refuse_everywhere(
         failed = next(((name, path) for name, path, fails in disk.log if fails), None)
         if failed is None:
             tally.missed += 1
-            _remove(root)
+            remove_stores(root)
             continue
         tally.points[failed[0]] += 1
         name = Path(failed[1]).name
@@ -109,7 +103,7 @@ def refuse_everywhere(
             found += _sync_faults(disk, root)
         found += judge.goes_on(root)
         tally.violations += [f"{where}: {text}" for text in found]
-        _remove(root)
+        remove_stores(root)
     return tally
 
 

@@ -1,4 +1,4 @@
-"""What the store is made to do while it is killed, cut off or given errors: saves, retention, pins, promotion, resume.
+"""What the store is made to do while it is killed, cut off or given errors: saves, removal, pins, copies, exports, resume.
 
 The bytes of every file follow from its step, rank and name alone, so that whoever judges afterwards needs no copy and
 does not have to believe the store's own digests. Imports neither torch nor numpy: a case takes milliseconds.
@@ -15,17 +15,34 @@ from typing import Any
 
 from crashlab.board import Board
 
+from trajload.checkpoint.cleaning import clean
 from trajload.checkpoint.entries import Keep
+from trajload.checkpoint.new_folder import publish_folder
 from trajload.checkpoint.store import Store
 from trajload.errors import TrajloadError
 
-__all__ = ["FOREIGN", "FROZEN", "MUTANT_SCRIPT", "SCRIPT", "SHORT_SCRIPT", "Player", "content", "file_names"]
+__all__ = [
+    "EXPORTED",
+    "FOREIGN",
+    "FROZEN",
+    "MUTANT_SCRIPT",
+    "SCRIPT",
+    "SHORT_SCRIPT",
+    "Player",
+    "content",
+    "exports",
+    "far",
+    "file_names",
+]
 
 FROZEN = "encoder.bin"
 """A component that never changes: written by the first save, referred to by all later ones."""
 
 FOREIGN = "dcp/shard.bin"
 """A file that somebody else writes, without syncing it, and that the last rank takes in."""
+
+EXPORTED = {"config.json": "state.json", "model.safetensors": "model.bin"}
+"""Files of an export, and whose content they have."""
 
 _SIZES = {"model.bin": 9_001, "state.json": 300, FROZEN: 4_500, FOREIGN: 6_000}
 WORLD = 2
@@ -42,8 +59,11 @@ SCRIPT: tuple[Action, ...] = (
     ("save", 40),
     ("retain", 2, 0),
     ("promote", 40),
+    ("export", 40),
+    ("give up", 45),
     ("reopen",),
-    ("sweep",),
+    ("rehearse", 2, 0),
+    ("clean", 2, 0),
     ("save", 50),
     ("retain", 2, 25),
     ("unpin", "first"),
@@ -51,7 +71,9 @@ SCRIPT: tuple[Action, ...] = (
     ("save", 70),
     ("retain", 1, 25),
     ("promote", 70),
+    ("export", 70),
     ("reopen",),
+    ("sweep",),
     ("save", 80),
 )
 """Every operation that changes files, several times, and resuming in between."""
@@ -61,11 +83,13 @@ SHORT_SCRIPT: tuple[Action, ...] = (
     ("save", 20),
     ("pin", "first", 10),
     ("save", 30),
-    ("retain", 1, 0),
-    ("reopen",),
+    ("retain", 2, 0),
     ("give up", 35),
-    ("sweep",),
+    ("reopen",),
+    ("rehearse", 1, 0),
+    ("clean", 1, 0),
     ("promote", 30),
+    ("export", 30),
     ("save", 40),
 )
 """The same kinds of operations, each as rarely as possible."""
@@ -184,6 +208,29 @@ class Player:
         with self.store.writer():
             self.store.sweep()
 
+    def rehearse(self, last: int, every: int) -> None:
+        """Say what `clean` would do: who seems to write, and what would go."""
+        told = clean(self.store, Keep(last=last, every=every), dry_run=True)
+        busy = [str(fault) for fault in told.faults if "writes this store" in fault.what]
+        faults = [str(fault) for fault in told.faults]
+        gone = [commit.step for commit in told.removed]
+        self.board.note("rehearsed", busy=busy, faults=faults, gone=gone, swept=told.swept)
+
+    def clean(self, last: int, every: int) -> None:
+        """Do what `trajload checkpoints gc` does."""
+        self.board.note("retain", last=last, every=every)
+        done = clean(self.store, Keep(last=last, every=every), dry_run=False)
+        self.board.note("cleaned", gone=[commit.step for commit in done.removed], swept=done.swept)
+
+    def export(self, step: int, name: str = "") -> None:
+        """Write weights of a commit to a folder beside the store."""
+        commit = self.store.pick(step)
+        part = self.store.part(commit, 0)
+        target = exports(self.root) / (name or str(commit.step))
+        self.board.note("export try", step=commit.step)
+        publish_folder(target, {file: part.chunks(whose) for file, whose in EXPORTED.items()}, self.store._medium.disk)
+        self.board.note("export ack", step=commit.step)
+
 
 def _write_unsynced(path: Path, data: bytes) -> None:
     """Write a file as other libraries do: nothing brings it to the disk."""
@@ -200,3 +247,8 @@ def _write_unsynced(path: Path, data: bytes) -> None:
 def far(root: Path) -> Path:
     """Return the folder of the second store."""
     return root.with_name(root.name + "-far")
+
+
+def exports(root: Path) -> Path:
+    """Return the folder that exports are made in."""
+    return root.with_name(root.name + "-exports")

@@ -11,10 +11,10 @@ from typing import Any
 
 from crashlab import judge
 from crashlab.cuts import PowerCutDisk
-from crashlab.scenario import far
+from crashlab.scenario import exports, far
 from crashlab.tracer import CHANGING, Tracer, calls_of, counted
 
-__all__ = ["Tally", "errno_sweep", "kill_sweep", "power_cut_sweep", "profile", "spread"]
+__all__ = ["Tally", "errno_sweep", "kill_sweep", "power_cut_sweep", "profile", "remove_stores", "spread"]
 
 
 @dataclass
@@ -40,7 +40,7 @@ def profile(folder: Path, actions: Sequence[Any]) -> Counter[str]:
     with Tracer(log=log) as tracer:
         outcome = tracer.run(folder / "profile", actions)
     assert outcome.status == 0, outcome
-    _remove(folder / "profile")
+    remove_stores(folder / "profile")
     return counted(calls_of(log, outcome.pid))
 
 
@@ -60,9 +60,10 @@ def spread(counts: Counter[str], most: int, calls: Sequence[str] = CHANGING) -> 
     return found
 
 
-def _remove(root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    shutil.rmtree(far(root), ignore_errors=True)
+def remove_stores(root: Path) -> None:
+    """Remove a store, the one it promotes to, and its exports."""
+    for folder in (root, far(root), exports(root)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _points(
@@ -73,7 +74,7 @@ def _points(
             for at in wanted:
                 root = folder / f"{call}-{at}"
                 yield call, root, tracer.run(root, actions, at, goes_on)
-                _remove(root)
+                remove_stores(root)
 
 
 def kill_sweep(folder: Path, actions: Sequence[Any], points: Sequence[tuple[str, list[int]]]) -> Tally:
@@ -89,8 +90,11 @@ def kill_sweep(folder: Path, actions: Sequence[Any], points: Sequence[tuple[str,
             tally.violations.append(f"{where}: ended with {outcome.status}: {outcome.notes[-1:]}")
         if root.exists():
             tally.slowest_open_s = max(tally.slowest_open_s, judge.opened_within(root))
+        # Between making the lock's file and writing a line into it nobody is named there; after that somebody always is.
+        lock = root / "writer.lock"
+        noted = not lock.exists() or lock.stat().st_size > 0
         tally.violations += [f"{where}: {text}" for text in judge.violations(root, outcome.notes)]
-        tally.violations += [f"{where}: {text}" for text in judge.goes_on(root)]
+        tally.violations += [f"{where}: {text}" for text in judge.goes_on(root, noted=noted)]
     return tally
 
 

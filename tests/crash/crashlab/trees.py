@@ -55,7 +55,7 @@ class TreeReading:
         self._scan = catalog.scan(medium, uuid)  # type: ignore[arg-type]
 
     def newest(self) -> Commit | None:
-        return catalog.newest(self._medium, self._scan, "full", None)[0]  # type: ignore[arg-type]
+        return catalog.newest(self._medium, lambda: self._scan, "full", None)[0]  # type: ignore[arg-type]
 
     def commits(self) -> list[Commit]:
         return self._scan.commits

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from torch import nn
 
 from trajload.checkpoint.diff import diff_parts
 from trajload.checkpoint.exporting import export
+from trajload.checkpoint.new_folder import publish_folder
 from trajload.checkpoint.store import Store
 from trajload.checkpoint.streams import Streams
 from trajload.checkpoint.tensors import tensor_chunks
@@ -148,6 +152,37 @@ def test_an_export_never_overwrites_and_never_is_half(store: Store, kept: Any, t
     with pytest.raises(CheckpointCorruptError, match="is damaged"):
         export(part, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_export_left_goes_with_the_next_of_its_name(tmp_path: Path) -> None:
+    """Not what a living one is writing, and nothing of another name."""
+    target, left = tmp_path / "new" / "out", []
+    for name in ("out.00000001", "out.00000002", "other.00000001", "out.notes"):
+        left.append(tmp_path / "new" / f".{name}.tmp")
+        left[-1].mkdir(parents=True)
+        (left[-1] / "model.safetensors").write_bytes(b"half")
+    fd = os.open(left[1], os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert publish_folder(target, {"model.safetensors": [b"who", b"le"]}) == 5
+    os.close(fd)
+    assert sorted(target.parent.iterdir()) == sorted([*left[1:], target])
+    assert (target / "model.safetensors").read_bytes() == b"whole"
+
+
+def test_an_export_takes_the_place_of_an_empty_folder_and_of_no_other(tmp_path: Path) -> None:
+    """Also behind a link; of two that make the same folder at once the second is refused, and leaves nothing."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    publish_folder(Path(os.path.realpath(tmp_path / "link")), {"a": [b"1"]})
+
+    def pieces() -> Iterator[bytes]:
+        publish_folder(tmp_path / "taken", {"a": [b"first"]})
+        yield b"second"
+
+    with pytest.raises(CheckpointError, match=r"export to .*taken' failed: Directory not empty"):
+        publish_folder(tmp_path / "taken", {"a": pieces()})
+    assert (tmp_path / "empty" / "a").read_bytes() == b"1" and (tmp_path / "taken" / "a").read_bytes() == b"first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "taken"]
 
 
 def test_a_dtype_that_others_cannot_read_is_refused(store: Store, kept: Any, tmp_path: Path) -> None:

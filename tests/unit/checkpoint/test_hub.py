@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,9 @@ class Hub(BaseHTTPRequestHandler):
 
     commits: dict[str, dict[str, bytes]]
     made: list[dict[str, Any]]
+    asked: list[str]
+    goes_wrong: Callable[[int], bool]
+    """Told the number of a request, which is then not answered."""
 
     def do_POST(self) -> None:
         chunks = []
@@ -32,6 +39,10 @@ class Hub(BaseHTTPRequestHandler):
         else:
             chunks.append(self.rfile.read(int(self.headers["Content-Length"])))
         body = b"".join(chunks)
+        self.asked.append(self.path)
+        if self.goes_wrong(len(self.asked)):
+            self.close_connection = True
+            return None
         if self.path == "/api/repos/create":
             self.made.append(json.loads(body))
             return self._answer({"url": f"{self.server.address}/ada/policy"})  # type: ignore[attr-defined]
@@ -63,7 +74,8 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[Any]:
-    handler = type("OneHub", (Hub,), {"commits": {}, "made": []})
+    fresh = {"commits": {}, "made": [], "asked": [], "goes_wrong": staticmethod(lambda number: False)}
+    handler = type("OneHub", (Hub,), fresh)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.address = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
     server.handler = handler  # type: ignore[attr-defined]
@@ -104,6 +116,51 @@ def test_upload_that_fails_says_so_and_leaves_the_folder(exported: Path, tmp_pat
     with pytest.raises(CheckpointError, match=r"upload of .*exported' to 'ada/policy' failed.*The folder is whole"):
         upload(exported, "ada/policy", endpoint="http://127.0.0.1:9")
     assert (exported / "model.safetensors").read_bytes() == b"weights"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_upload_that_loses_a_reply_can_be_made_again(hub: Any, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how, the folder is as it was, and the second upload is one commit of all files."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    before = content(exported)
+    for at in (1, 3):  # making the repository, and the commit; what comes between, the client repeats
+        hub.handler.asked.clear(), hub.handler.commits.clear()
+        hub.handler.goes_wrong = staticmethod(lambda number, at=at: number == at)
+        with pytest.raises(CheckpointError, match=r"call trajload\.checkpoint\.upload\('.*exported', 'ada/policy'\)"):
+            upload(exported, "ada/policy", endpoint=hub.address)
+        assert content(exported) == before and hub.handler.commits == {}
+        upload(exported, "ada/policy", endpoint=hub.address)
+        assert list(hub.handler.commits.values()) == [before]
+    assert hub.handler.asked[-1].endswith("/commit/main")
+
+
+UPLOAD = "import sys; from trajload.checkpoint import upload; upload(sys.argv[1], 'ada/policy', endpoint=sys.argv[2])"
+
+
+@pytest.mark.multiproc
+def test_upload_that_is_killed_leaves_the_folder_as_it_was(hub: Any, exported: Path) -> None:
+    """While the hub is asked to commit: it has all files or none, and nothing was changed here."""
+    pytest.importorskip("huggingface_hub")
+    before, started = content(exported), threading.Event()
+    command = [sys.executable, "-c", UPLOAD, str(exported), hub.address]
+    process = subprocess.Popen(command, env={**os.environ, "HF_HUB_DISABLE_XET": "1"}, stderr=subprocess.DEVNULL)
+
+    def kill(number: int) -> bool:
+        started.wait(60.0)
+        if hub.handler.asked[-1].endswith("/commit/main"):
+            process.kill()
+            process.wait()
+            return True
+        return False
+
+    hub.handler.goes_wrong = staticmethod(kill)
+    started.set()
+    assert process.wait() == -signal.SIGKILL
+    assert content(exported) == before
 
 
 def test_trials_have_folders_of_their_own() -> None:

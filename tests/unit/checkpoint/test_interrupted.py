@@ -15,7 +15,7 @@ import trajload as tl
 from trajload.checkpoint.background import Background
 from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.store import Store
-from trajload.errors import CheckpointAbortedError, WriterConflictError
+from trajload.errors import CheckpointAbortedError, CheckpointError, WriterConflictError
 
 
 class Held(Disk):
@@ -52,6 +52,41 @@ def test_work_goes_on_after_an_interrupt_of_whoever_waits() -> None:
     assert background.busy
     go.set()
     assert background.take() == 7
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_fork_in_the_middle_of_a_save_does_not_wait_for_it(tmp_path: Path) -> None:
+    """It has none of the threads: whatever it asks is answered at once, and the save is the parent's."""
+    disk = Held(is_waited_for=threading.Event(), interrupts=0)
+    ckpt = tl.Checkpointer(Store(tmp_path, disk=disk), {"n": {"updates": 1}}, mode="async")
+    begun = threading.Event()
+    real = disk.create
+
+    def create(path: Path) -> int:
+        begun.set()
+        disk.go.wait(60.0)
+        return real(path)
+
+    disk.create = create  # type: ignore[method-assign]
+    ckpt.save(1)
+    begun.wait(60.0)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with pytest.raises(CheckpointError, match=rf"process {os.getppid()} was writing .* wait there"):
+                ckpt.wait()
+            with pytest.raises(CheckpointError, match="is a fork: save there"):
+                ckpt.save(2)
+            ckpt.close()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    disk.go.set()
+    ckpt.close()
+    assert status == 0
+    assert [commit.step for commit in Store(tmp_path, create=False).commits()] == [1]
 
 
 def test_close_that_is_interrupted_holds_the_store_until_the_save_is_written(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from by_path import load
 
+from trajload.checkpoint.disk import Disk
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.rehearsal import rehearsing
 from trajload.checkpoint.store import Store
@@ -63,6 +64,24 @@ def test_who_writes_is_told_by_the_file_that_it_has_open(store: Store, save: Any
     (store.root / "writer.lock").unlink()
     with store.writer(), rehearsing(Store(store.root)) as busy:
         assert f"process {os.getpid()} on" in str(busy[0])
+
+
+def test_a_lock_taken_over_is_noted_in_one_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed on the way it names who had it before, or who has it now, and never nobody; what is left of a longer line counts not."""
+    note(store, host="x" * 200)
+    seen: list[dict[str, Any]] = []
+
+    class Looking(Disk):
+        def note(self, fd: int, path: Path, text: bytes) -> None:
+            cut = os.ftruncate
+            monkeypatch.setattr(os, "ftruncate", lambda *a: (seen.append(writer._lock._noted(fd)), cut(*a)))
+            super().note(fd, path, text)
+            monkeypatch.undo()
+
+    writer = Store(store.root, disk=Looking())
+    with writer.writer(), rehearsing(store) as busy:
+        assert [found["pid"] for found in seen] == [os.getpid()] and seen[0]["host"] == os.uname().nodename
+        assert f"process {os.getpid()} on {os.uname().nodename}" in str(busy)
 
 
 def test_object_store_is_not_taken_over(save: Any) -> None:

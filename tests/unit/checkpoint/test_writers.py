@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from in_threads import in_threads
 
+from trajload.checkpoint.cleaning import clean
 from trajload.checkpoint.entries import Keep
 from trajload.checkpoint.store import Store
 from trajload.errors import CheckpointError, TrajloadError, WriterConflictError
@@ -320,3 +322,60 @@ def test_something_else_in_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "s" / "gen").write_bytes(b"")
     with pytest.raises(TrajloadError, match=r"/gen' is no folder"):
         Store(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        *((name, "folder") for name in ("STORE.json", "writer.lock", "pins/.lock")),
+        *((name, "loop") for name in ("STORE.json", "writer.lock", "pins/.lock", "gen", "commits", "pins")),
+    ],
+)
+def test_something_else_in_place_of_a_file_is_named_with_the_cure(
+    store: Store, save: Any, name: str, what: str
+) -> None:
+    """Which path of the store it is, and what to do; once it is moved away all checkpoints are there."""
+    save(store, 1), save(store, 2)
+    store.pin("one", store.commits()[0])
+    path, aside = store.root / name, store.root.with_name("aside")
+    path.rename(aside)
+    path.mkdir() if what == "folder" else path.symlink_to(path.name)
+    with pytest.raises(CheckpointError, match=rf"failed at '{re.escape(str(path))}.*move it away"):
+        again = Store(store.root)
+        with again.writer():
+            again.sweep()
+    path.rmdir() if what == "folder" else path.unlink()
+    aside.rename(path)
+    with store.writer():
+        assert store.sweep() == []
+    assert [commit.step for commit in store.commits()] == [1, 2] and store.newest()[1] == []
+
+
+@pytest.mark.parametrize("emptied", ["removed", "empty"])
+def test_lost_records_are_no_reason_to_remove_what_they_named(
+    store: Store, save: Any, tmp_path: Path, emptied: str
+) -> None:
+    """A repair of the file system takes `commits`: nothing is swept and nothing saved, and with the records all is there again."""
+    for step in (1, 2):
+        save(store, step)
+    (store.root / "commits").rename(tmp_path / "lost+found")
+    if emptied == "empty":
+        (store.root / "commits").mkdir()
+    again = Store(store.root)
+    for act in (again.sweep, lambda: save(again, 3), lambda: clean(again, Keep(last=1), dry_run=True)):
+        with pytest.raises(
+            CheckpointError, match=r"has lost its records: .*'gen' holds '0000000002-.*Bring 'commits' back"
+        ):
+            act()
+    (store.root / "commits").rmdir()
+    (tmp_path / "lost+found").rename(store.root / "commits")
+    assert [commit.step for commit in store.commits()] == [1, 2] and store.newest()[1] == []
+
+
+def test_first_save_that_was_killed_is_swept(store: Store, save: Any) -> None:
+    """Without any record there is one generation number that nobody misses."""
+    with store.writer():
+        path = store.begin(1).path
+    with Store(store.root).writer():
+        pass
+    assert Store(store.root).sweep() == [path]
