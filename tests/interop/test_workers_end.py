@@ -133,6 +133,94 @@ def test_persistent_worker_that_dies_between_two_loops_is_replaced(make_loader: 
         assert [batch.digest() for batch in dataloader] == want[4:8]
 
 
+def _kill(worker: Any) -> None:
+    """Kill a worker, and return to whoever called once torch's signal handler is about to raise: in here."""
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("moment", ["delivered", "transform"])
+def test_batch_that_a_death_kept_from_its_consumer_comes_again(
+    make_loader: Make, want: list[str], moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch raises between a batch's arrival and its delivery, counted or not: by trajload's name, and it is not lost."""
+    dying: list[Any] = []
+
+    def kill_one() -> None:
+        while dying:
+            _kill(dying.pop())
+
+    def transform(batch: Any) -> Any:
+        if moment == "transform":
+            kill_one()
+        return batch
+
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=6, multiprocessing_context="fork", transform=transform
+    ) as dataloader:
+        loader = dataloader.loader
+        delivered = loader.delivered
+
+        def count(train_step: int, claim: int) -> None:
+            delivered(train_step, claim)
+            if moment == "delivered":
+                kill_one()
+
+        monkeypatch.setattr(loader, "delivered", count)
+        got = []
+        with pytest.raises(
+            StageFailedError, match=r"worker 1 \(pid \d+\) was killed by signal 9 while train_step 2 was awaited"
+        ):
+            for batch in dataloader:
+                got.append(batch.digest())
+                if len(got) == 2:
+                    dying.append(dataloader._running[0]._workers[1])
+                del batch
+        assert got == want[:2] and loader.train_step == 2 and loader.seen.ranges == [(0, 2)]
+        assert [batch.digest() for batch in dataloader] == want[2:6]
+
+
+@pytest.mark.multiproc
+def test_persistent_worker_that_dies_while_a_loop_begins_is_named(
+    make_loader: Make, want: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch then waits for the word of each worker; the loop after that has new ones."""
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=3, multiprocessing_context="fork", persistent_workers=True
+    ) as dataloader:
+        assert [batch.digest() for batch in dataloader] == want[:3]
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(StageFailedError, match=r"worker 0 \(pid \d+\) was killed by signal 9 while train_step 3"),
+        ):
+            patch.setattr(type(dataloader._iterator), "_reset", lambda batches, *_: _kill(batches._workers[0]))
+            next(iter(dataloader))
+        assert [batch.digest() for batch in dataloader] == want[3:6]
+
+
+@pytest.mark.multiproc
+def test_worker_that_dies_while_others_are_started_is_named_and_they_end(
+    make_loader: Make, want: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch raises before it has an iterator to give; what it had started ends with the error, and not with its traceback."""
+    started: list[Any] = []
+
+    def dies(batches: Any, *_: Any, **__: Any) -> None:
+        started.extend(batches._workers)
+        _kill(started[1])
+
+    with make_loader().as_dataloader(num_workers=2, steps_per_epoch=3, multiprocessing_context="fork") as dataloader:
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(StageFailedError, match=r"worker 1 \(pid \d+\) was killed by signal 9 while train_step 0"),
+        ):
+            patch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter._reset", dies)
+            next(iter(dataloader))
+        assert len(started) == 2 and not any(worker.is_alive() for worker in started)
+        assert [batch.digest() for batch in dataloader] == want[:3]
+
+
 def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:
     if generator.random() < 0.2:
         os.kill(os.getpid(), signal.SIGKILL)
