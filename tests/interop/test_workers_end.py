@@ -221,6 +221,21 @@ def test_worker_that_dies_while_others_are_started_is_named_and_they_end(
         assert [batch.digest() for batch in dataloader] == want[:3]
 
 
+@pytest.mark.multiproc
+def test_nothing_of_a_loop_that_has_ended_still_works(make_loader: Make) -> None:
+    """Nor the threads that fed its workers: a program that ended while one ends would be told of leaked semaphores."""
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=4, multiprocessing_context="fork", prefetch_factor=1
+    ) as dataloader:
+        feeders = set()
+        for _ in range(3):
+            for batch in dataloader:
+                feeders |= {queue._thread for queue in dataloader._running[0]._index_queues}
+                del batch
+            assert not any(feeder.is_alive() for feeder in feeders)
+        assert len(feeders) == 6
+
+
 def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:
     if generator.random() < 0.2:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from trajload.errors import ArgumentError, ConfigError
 from trajload.interop.request import Delivery, Failure, StepRequest
 from trajload.interop.samplers import StepSampler
 from trajload.interop.steps import TrainSteps
-from trajload.interop.worker_ends import tells_of_a_death, worker_error
+from trajload.interop.worker_ends import join_feeders, tells_of_a_death, worker_error
 
 if TYPE_CHECKING:
     from trajload.collate.batch import Batch
@@ -271,6 +271,7 @@ class TrajDataLoader(DataLoader["Batch"]):
             if worker.is_alive():  # the handler raised before torch had told it to end
                 worker.kill()
                 worker.join(_JOIN_TIMEOUT_S)
+        join_feeders(batches)
         if self._iterator is batches:
             self._iterator = None
 

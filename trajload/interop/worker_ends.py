@@ -8,9 +8,11 @@ from typing import Any
 
 from trajload.errors import StageFailedError
 
-__all__ = ["tells_of_a_death", "worker_error"]
+__all__ = ["join_feeders", "tells_of_a_death", "worker_error"]
 
 _END_TIMEOUT_S = 10.0
+_FEEDER_TIMEOUT_S = 1.0
+"""It has been told to end; one that writes to a full pipe, which nobody reads any more, never does."""
 _ITS_OWN_END = (
     'It printed why, above this. A script that starts workers needs `if __name__ == "__main__":` around its main part: '
     "each worker imports the script."
@@ -54,6 +56,17 @@ def worker_error(
             "Raise timeout, or see what they do."
         )
     return None
+
+
+def join_feeders(batches: Any) -> None:
+    """Wait for the threads of this process that fed the workers of an iterator, which torch has told to end.
+
+    They hold the last references to semaphores. A program that ended meanwhile would end them after a semaphore was
+    removed and before multiprocessing's resource tracker heard of it, which then warns of a leak.
+    """
+    for queue in (*getattr(batches, "_index_queues", ()), getattr(batches, "_worker_result_queue", None)):
+        if (feeder := getattr(queue, "_thread", None)) is not None:
+            feeder.join(_FEEDER_TIMEOUT_S)
 
 
 def _ending(exitcode: int | None) -> str:
