@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from interrupting import interrupt
+from left_by_torch import cleared
 
 import trajload as tl
 from trajload.errors import ConfigError, SourceError, StageFailedError
@@ -60,13 +61,10 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def no_segments_of_the_killed() -> Iterator[None]:
-    """Torch gives a shared tensor a name for a moment; a worker killed in that moment leaves the segment to nobody."""
-    before = set(Path("/dev/shm").glob("torch_*"))
-    yield
-    for segment in set(Path("/dev/shm").glob("torch_*")) - before:
-        if not psutil.pid_exists(int(segment.name.split("_")[1])):
-            segment.unlink(missing_ok=True)
+def nothing_of_the_killed() -> Iterator[None]:
+    """Clear away what torch leaves to nobody where a worker is killed, or its death raised, in the wrong moment."""
+    with cleared():
+        yield
 
 
 @pytest.mark.multiproc
