@@ -32,6 +32,10 @@ pytestmark = [
     # a tensor over, or one of the ten files it opens to see whether files can still be opened, is left to the
     # collector, which closes it, and says so.
     pytest.mark.filterwarnings("ignore:unclosed (<socket.socket|file <_io.):ResourceWarning"),
+    # So is what it was just then pickling to ask for a tensor: bytes that the collector frees before the view of them.
+    pytest.mark.filterwarnings(
+        "ignore:(?s)Exception ignored in. <_io.BytesIO.*Existing exports of data:pytest.PytestUnraisableExceptionWarning"
+    ),
     # Raised where Python drops an object, it goes no further, and torch tells of the death again when it waits.
     pytest.mark.filterwarnings(
         "ignore:(?s)Exception ignored.*DataLoader worker:pytest.PytestUnraisableExceptionWarning"
