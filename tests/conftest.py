@@ -22,6 +22,8 @@ REPO = Path(__file__).resolve().parents[1]
 _LOOKS, _PAUSE_S = 1000, 0.01
 """What is on its way out is looked for so often; only failing tests pay it. Looks are counted and no clock is read: a
 process that was stopped for a minute, or got no core, has not been patient for that minute."""
+_COLLECT_EVERY = 50
+"""Looks."""
 
 
 # How long an example takes, and how long making them takes, says how busy the machine is.
@@ -240,10 +242,15 @@ def _is_checked(target: str, own_folder: bool) -> bool:
 
 
 def _patiently(look: Callable[[], list[str]]) -> list[str]:
-    """Return what is seen again and again; nothing as soon as nothing is seen."""
-    for _ in range(_LOOKS):
+    """Return what is seen again and again; nothing as soon as nothing is seen.
+
+    What only waits for the collector is no leak, also where it began to wait a moment ago, when a thread ended.
+    """
+    for number in range(_LOOKS):
         if not look():
             return []
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
         time.sleep(_PAUSE_S)
     return look()
 
@@ -281,8 +288,6 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
         }
         return [f"{what} {left}" for what, left in found.items() if left]
 
-    if new_threads() or new_fds() or _children() - children:
-        gc.collect()  # what only waits for the collector is no leak
     # Threads of a library's own (Arrow's that read ahead) may close a file a moment after the call that opened it.
     if left := _patiently(leaks):
         pytest.fail("left behind: " + "; ".join(left))

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from interrupting import interrupt
+from left_by_torch import cleared
 
 import trajload as tl
 from trajload.errors import ConfigError, SourceError, StageFailedError
@@ -31,6 +32,10 @@ pytestmark = [
     # a tensor over, or one of the ten files it opens to see whether files can still be opened, is left to the
     # collector, which closes it, and says so.
     pytest.mark.filterwarnings("ignore:unclosed (<socket.socket|file <_io.):ResourceWarning"),
+    # So is what it was just then pickling to ask for a tensor: bytes that the collector frees before the view of them.
+    pytest.mark.filterwarnings(
+        "ignore:(?s)Exception ignored in. <_io.BytesIO.*Existing exports of data:pytest.PytestUnraisableExceptionWarning"
+    ),
     # Raised where Python drops an object, it goes no further, and torch tells of the death again when it waits.
     pytest.mark.filterwarnings(
         "ignore:(?s)Exception ignored.*DataLoader worker:pytest.PytestUnraisableExceptionWarning"
@@ -60,13 +65,10 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def no_segments_of_the_killed() -> Iterator[None]:
-    """Torch gives a shared tensor a name for a moment; a worker killed in that moment leaves the segment to nobody."""
-    before = set(Path("/dev/shm").glob("torch_*"))
-    yield
-    for segment in set(Path("/dev/shm").glob("torch_*")) - before:
-        if not psutil.pid_exists(int(segment.name.split("_")[1])):
-            segment.unlink(missing_ok=True)
+def nothing_of_the_killed() -> Iterator[None]:
+    """Clear away what torch leaves to nobody where a worker is killed, or its death raised, in the wrong moment."""
+    with cleared():
+        yield
 
 
 @pytest.mark.multiproc
@@ -131,6 +133,109 @@ def test_persistent_worker_that_dies_between_two_loops_is_replaced(make_loader: 
         worker.join(60)
         assert not worker.is_alive()
         assert [batch.digest() for batch in dataloader] == want[4:8]
+
+
+def _kill(worker: Any) -> None:
+    """Kill a worker, and return to whoever called once torch's signal handler is about to raise: in here."""
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("moment", ["delivered", "transform"])
+def test_batch_that_a_death_kept_from_its_consumer_comes_again(
+    make_loader: Make, want: list[str], moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch raises between a batch's arrival and its delivery, counted or not: by trajload's name, and it is not lost."""
+    dying: list[Any] = []
+
+    def kill_one() -> None:
+        while dying:
+            _kill(dying.pop())
+
+    def transform(batch: Any) -> Any:
+        if moment == "transform":
+            kill_one()
+        return batch
+
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=6, multiprocessing_context="fork", transform=transform
+    ) as dataloader:
+        loader = dataloader.loader
+        delivered = loader.delivered
+
+        def count(train_step: int, claim: int) -> None:
+            delivered(train_step, claim)
+            if moment == "delivered":
+                kill_one()
+
+        monkeypatch.setattr(loader, "delivered", count)
+        got = []
+        with pytest.raises(
+            StageFailedError, match=r"worker 1 \(pid \d+\) was killed by signal 9 while train_step 2 was awaited"
+        ):
+            for batch in dataloader:
+                got.append(batch.digest())
+                if len(got) == 2:
+                    dying.append(dataloader._running[0]._workers[1])
+                del batch
+        assert got == want[:2] and loader.train_step == 2 and loader.seen.ranges == [(0, 2)]
+        assert [batch.digest() for batch in dataloader] == want[2:6]
+
+
+@pytest.mark.multiproc
+def test_persistent_worker_that_dies_while_a_loop_begins_is_named(
+    make_loader: Make, want: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch then waits for the word of each worker; the loop after that has new ones."""
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=3, multiprocessing_context="fork", persistent_workers=True
+    ) as dataloader:
+        assert [batch.digest() for batch in dataloader] == want[:3]
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(StageFailedError, match=r"worker 0 \(pid \d+\) was killed by signal 9 while train_step 3"),
+        ):
+            patch.setattr(type(dataloader._iterator), "_reset", lambda batches, *_: _kill(batches._workers[0]))
+            next(iter(dataloader))
+        assert [batch.digest() for batch in dataloader] == want[3:6]
+
+
+@pytest.mark.multiproc
+def test_worker_that_dies_while_others_are_started_is_named_and_they_end(
+    make_loader: Make, want: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch raises before it has an iterator to give; what it had started ends with the error, and not with its traceback."""
+    started: list[Any] = []
+
+    def dies(batches: Any, *_: Any, **__: Any) -> None:
+        started.extend(batches._workers)
+        _kill(started[1])
+
+    with make_loader().as_dataloader(num_workers=2, steps_per_epoch=3, multiprocessing_context="fork") as dataloader:
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(StageFailedError, match=r"worker 1 \(pid \d+\) was killed by signal 9 while train_step 0"),
+        ):
+            patch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter._reset", dies)
+            next(iter(dataloader))
+        assert len(started) == 2 and not any(worker.is_alive() for worker in started)
+        assert [batch.digest() for batch in dataloader] == want[:3]
+
+
+@pytest.mark.multiproc
+def test_nothing_of_a_loop_that_has_ended_still_works(make_loader: Make) -> None:
+    """Nor the threads that fed its workers: a program that ended while one ends would be told of leaked semaphores."""
+    with make_loader().as_dataloader(
+        num_workers=2, steps_per_epoch=4, multiprocessing_context="fork", prefetch_factor=1
+    ) as dataloader:
+        feeders = set()
+        for _ in range(3):
+            for batch in dataloader:
+                feeders |= {queue._thread for queue in dataloader._running[0]._index_queues}
+                del batch
+            assert not any(feeder.is_alive() for feeder in feeders)
+        assert len(feeders) == 6
 
 
 def _die_at_two(window: dict[str, Any], generator: Any) -> dict[str, Any]:

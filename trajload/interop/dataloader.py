@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.connection
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -10,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from trajload.arguments import check_options
 from trajload.checks import check_int
-from trajload.errors import ArgumentError, ConfigError, StageFailedError
+from trajload.errors import ArgumentError, ConfigError
 from trajload.interop.request import Delivery, Failure, StepRequest
 from trajload.interop.samplers import StepSampler
 from trajload.interop.steps import TrainSteps
+from trajload.interop.worker_ends import join_feeders, tells_of_a_death, worker_error
 
 if TYPE_CHECKING:
     from trajload.collate.batch import Batch
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["TrajDataLoader"]
 
 _JOIN_TIMEOUT_S = 10.0
-_END_TIMEOUT_S = 10.0
-_ITS_OWN_END = (
-    'It printed why, above this. A script that starts workers needs `if __name__ == "__main__":` around its main part: '
-    "each worker imports the script."
-)
 _OWN = ("num_workers", "steps_per_epoch", "transform")
 _OF_TORCH = (
     "pin_memory",
@@ -173,14 +169,20 @@ class TrajDataLoader(DataLoader["Batch"]):
             if here >= stop:
                 return
             self._stop_all()
-            batches = super().__iter__()
-            if batches not in self._running:  # that of persistent workers comes again
-                self._running.append(batches)
+            batches = self._begun(here)
             is_sound = False
             try:
                 for train_step in range(here, stop):
-                    item = self._transformed(self._received(batches, train_step))
-                    loader.delivered(train_step, claim)
+                    mark = loader.seen.mark
+                    try:
+                        item = self._transformed(self._received(batches, train_step))
+                        loader.delivered(train_step, claim)
+                    except BaseException:
+                        # torch's signal handler raises a worker's death, and Python's an interrupt, at any instruction
+                        if loader.claimed == claim:
+                            loader.seek(train_step)  # counted or not, it was not delivered
+                            loader.seen.back_to(mark)
+                        raise
                     yield item
                     del item
                     if loader.claimed != claim:
@@ -189,6 +191,11 @@ class TrajDataLoader(DataLoader["Batch"]):
             except GeneratorExit:  # the consumer left the loop
                 is_sound = True
                 raise
+            except RuntimeError as err:
+                told = worker_error(batches._workers, err, loader.train_step) if tells_of_a_death(err) else None
+                if told is None:
+                    raise
+                raise told from err
             finally:
                 if batches in self._running and not (is_sound and self.persistent_workers):
                     self._stop(batches)
@@ -196,13 +203,42 @@ class TrajDataLoader(DataLoader["Batch"]):
             if loader.claimed == claim:
                 return
 
+    def _begun(self, train_step: int) -> Any:
+        """Return torch's iterator: its workers are started or, where they persist, have said that they begin again."""
+        try:
+            return super().__iter__()
+        except BaseException as err:
+            told = None
+            for batches in tuple(self._running):  # all others were stopped before
+                if isinstance(err, RuntimeError) or (
+                    batches is self._iterator and isinstance(err, (OSError, EOFError))
+                ):
+                    told = worker_error(batches._workers, err, train_step)
+                self._stop(batches)
+            if told is None:
+                raise
+            raise told from err
+
+    def _get_iterator(self) -> Any:
+        """Return a new iterator of torch, which is known here before it starts the first process: any of them may fail."""
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        batches = _MultiProcessingDataLoaderIter.__new__(_MultiProcessingDataLoaderIter)
+        batches._workers, batches._shutdown = [], True  # until it has something to shut down
+        self._running.append(batches)
+        _MultiProcessingDataLoaderIter.__init__(batches, self)
+        return batches
+
     def _received(self, batches: Any, train_step: int) -> Batch:
         """Return the next batch from the workers, or raise what went wrong, naming the worker."""
         try:
             answer = next(batches)
         except (RuntimeError, OSError, EOFError) as err:
             # The last two: a worker was killed after it sent a batch and before its memory was taken over.
-            raise _worker_error(batches, err, train_step) from err
+            if (told := worker_error(batches._workers, err, train_step, batches._timeout)) is None:
+                raise
+            raise told from err
         if isinstance(answer, Failure):
             raise answer.error()
         assert isinstance(answer, Delivery)
@@ -226,11 +262,16 @@ class TrajDataLoader(DataLoader["Batch"]):
     def _stop(self, batches: Any) -> None:
         """End the workers of an iterator now, and not when the last reference to it goes."""
         self._running.remove(batches)
-        # torch's signal handler raises where a worker dies, which is either known by now or does not matter any more
-        with suppress(RuntimeError):
+        # torch's signal handler raises where a worker dies, which is either known by now or does not matter any more;
+        # and torch misses attributes where it was interrupted before it had all of them, and ends the workers all the same
+        with suppress(RuntimeError, AttributeError):
             batches._shutdown_workers()
         for worker in batches._workers:
             worker.join(_JOIN_TIMEOUT_S)
+            if worker.is_alive():  # the handler raised before torch had told it to end
+                worker.kill()
+                worker.join(_JOIN_TIMEOUT_S)
+        join_feeders(batches)
         if self._iterator is batches:
             self._iterator = None
 
@@ -342,36 +383,3 @@ def _check_sendable(steps: TrainSteps) -> None:
             f"the loader cannot be sent to a worker process: {type(err).__name__}: {err}. Define transforms at the top of a "
             "module, not as lambdas or inside functions; or take num_workers=0, which works in threads."
         ) from err
-
-
-def _worker_error(batches: Any, err: Exception, train_step: int) -> Exception:
-    """Return what to raise for an error that comes from torch's iterator: as it is, if it is the worker's own."""
-    if not isinstance(err, RuntimeError):
-        # It is on its way out: it closes its files, and ends only then.
-        ending = multiprocessing.connection.wait([w.sentinel for w in batches._workers], _END_TIMEOUT_S)
-        for worker in (w for w in batches._workers if w.sentinel in ending):
-            worker.join(_END_TIMEOUT_S)
-    dead = [(i, w) for i, w in enumerate(batches._workers) if not w.is_alive()]
-    if dead:
-        said = ", ".join(f"worker {i} (pid {w.pid}) {_ending(w.exitcode)}" for i, w in dead)
-        is_killed = any(w.exitcode is not None and w.exitcode < 0 for _, w in dead)
-        why = "Was memory short?" if is_killed else _ITS_OWN_END
-        return StageFailedError(
-            f"{said} while train_step {train_step} was awaited. {why} The cursor stays at this train_step: a new loop "
-            "starts new workers and goes on there."
-        )
-    if "timed out" in str(err):
-        pids = ", ".join(str(w.pid) for w in batches._workers)
-        return StageFailedError(
-            f"no batch within timeout={batches._timeout:g} s while train_step {train_step} was awaited, from workers with pids {pids}. "
-            "Raise timeout, or see what they do."
-        )
-    return err
-
-
-def _ending(exitcode: int | None) -> str:
-    return (
-        f"was killed by signal {-exitcode}"
-        if exitcode is not None and exitcode < 0
-        else f"ended with exit code {exitcode}"
-    )
