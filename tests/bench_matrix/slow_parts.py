@@ -52,11 +52,11 @@ class NarrowStore(SlowStore):
         return super().read(where)
 
 
-def sleepy(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """Return `function` with a sleep before it."""
+def sleepy(function: Callable[..., Any], seconds: float, times: int | None = None) -> Callable[..., Any]:
+    """Return `function` with a sleep before it, or one for each element of argument number `times`."""
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(seconds)
+        time.sleep(seconds * (1 if times is None else len(args[times])))
         return function(*args, **kwargs)
 
     return slow

@@ -65,8 +65,10 @@ def narrow_store(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path)
 
 def slow_codec(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
     from trajload.decode import video
+    from trajload.decode.libav_video import LoopSetup
     from trajload.decode.quick_video import QuickVideo
 
+    patch.setattr(LoopSetup, "decode_all", parts.sleepy(LoopSetup.decode_all, 0.03, times=1))
     patch.setattr(QuickVideo, "decode", parts.sleepy(QuickVideo.decode, 0.03))
     patch.setattr(video, "decode_video", parts.sleepy(video.decode_video, 0.03))
     return []
@@ -80,9 +82,9 @@ def slow_block_codec(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: P
 
 
 def slow_planner(parts: Any, patch: pytest.MonkeyPatch, dataset: Any, tmp: Path) -> list[Any]:
-    from trajload.pipeline.rowplan import RowPlanner
+    from trajload.decode.quick_video import QuickVideo
 
-    patch.setattr(RowPlanner, "plan", parts.sleepy(RowPlanner.plan, 0.02))
+    patch.setattr(QuickVideo, "plan", parts.sleepy(QuickVideo.plan, 0.02))
     return []
 
 

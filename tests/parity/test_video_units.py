@@ -232,3 +232,19 @@ def test_counts_are_those_of_rows_one_by_one(demo_dataset: Path, monkeypatch: py
         assert found[0][0]["frames"] == 6 * COMMON["global_batch_size"] * 6 * len(
             [s for s in streams if s != "language"]
         )
+
+
+def test_leaving_decoding_out_reads_each_window_once(demo_dataset: Path, together: list[int]) -> None:
+    """What `bench --headspace` compares with reads as much as the run itself."""
+    found = []
+    for leaves_out in (False, True):
+        with tl.Loader(
+            demo_dataset, window=tl.Window(num_steps=4), streams=list(CAMERAS), num_workers=0, **COMMON
+        ) as loader:
+            if leaves_out:
+                loader._engine.leave_out()
+                del together[:]
+            list(itertools.islice(loader, 3))
+            found.append(loader.stats()["bytes_read"])
+    assert found[0] == found[1] > 0
+    assert not together

@@ -172,7 +172,7 @@ class VideoUnit:
         job = self.jobs[0]
         part = self._parts[int(job.refs.source_B[b])]
         windows: Sequence[_Window] = ()
-        if not part.is_off:
+        if not part.is_off and not self._builder.is_blank:
             with suppress(Exception):
                 windows = _read_windows(part, int(job.episode_B[b]), int(job.start_B[b]))
         work = None
@@ -200,7 +200,7 @@ class VideoUnit:
     def _decoded(self, context: DecodeContext, rows: Sequence[_Row]) -> set[int]:
         """Decode the windows of all rows that have some, and return the rows of which all went well."""
         done: set[int] = set()
-        if context.devices is not None or context.is_blank:
+        if context.devices is not None:
             return done
         together: list[tuple[_Row, list[_Decoding]]] = []
         for read in rows:
