@@ -209,6 +209,20 @@ def test_without_the_compiled_loop_rows_take_the_long_way(
         assert iterated(demo_dataset, 4, num_workers=num_workers, **kwargs) == want
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_more_kinds_of_video_than_decoders_are_kept(
+    demo_dataset: Path, monkeypatch: pytest.MonkeyPatch, together: list[int], most: int
+) -> None:
+    """A decoder that was closed to make room for that of a later row is opened again, never used."""
+    streams = {"cam_front": tl.Image(size=(20, 20)), "cam_side": tl.Image(size=(24, 30)), "depth": None}
+    kwargs: dict[str, Any] = {"window": tl.Window(num_steps=3), "streams": streams}
+    want = expected(demo_dataset, 4, **kwargs)
+    monkeypatch.setattr("trajload.decode.context._MAX_DECODERS", most)
+    for num_workers in (0, 2):
+        assert iterated(demo_dataset, 4, num_workers=num_workers, **kwargs) == want
+    assert together
+
+
 @pytest.mark.parametrize("every", [1, 8])
 def test_counts_are_those_of_rows_one_by_one(demo_dataset: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     """Windows, pictures, bytes and costs count alike, with and without other streams beside the video."""

@@ -70,6 +70,11 @@ class LibavDecoder:
         if libav.call("avcodec_open2", self.context, codec, None) < 0:
             raise LibavUnavailableError("the decoder refuses the stream's header")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its memory is there: what holds it may have closed it."""
+        return self._finalizer.alive
+
     def close(self) -> None:
         self._finalizer()
 

@@ -45,6 +45,7 @@ class LoopSetup:
         """
         from trajload.decode import libav_loop
 
+        self._check_open()
         return libav_loop.decode_window(  # type: ignore[call-arg]
             self.state,
             self.expected,
@@ -70,6 +71,7 @@ class LoopSetup:
         """
         from trajload.decode.libav_windows import decode_windows
 
+        self._check_open()
         parts = (
             np.concatenate([plan.ranges_R2 for plan in plans]),
             np.concatenate([plan.packets_P4 for plan in plans]),
@@ -88,6 +90,11 @@ class LoopSetup:
             *self.arrays,
         )
         return int(status), int(num_done)
+
+    def _check_open(self) -> None:
+        """Never let the loop at memory that was freed."""
+        if not self.decoder.is_open:
+            raise AssertionError("a decoder was closed that is still used")
 
     def drop_after(
         self, status: int, context: DecodeContext, index: VideoIndex, spec: StreamSpec, size: tuple[int, ...]

@@ -286,7 +286,12 @@ def _read_windows(part: VideoPart, episode: int, anchor: int) -> Sequence[_Windo
 
 def _decode(context: DecodeContext, windows: Sequence[_Decoding]) -> bool:
     """Decode windows of one kind and return whether all went well; where not, some may be written."""
-    setup, shape = windows[0].setup, windows[0].shape
+    setup, shape, first = windows[0].setup, windows[0].shape, windows[0].window
+    if not setup.decoder.is_open:  # the rows are of more kinds of video than a context keeps decoders for
+        again = first.quick.setup(context, first.stream.choice.spec, setup.size)
+        if again is None:
+            return False
+        setup = again
     plans = [one.window.plan for one in windows]
     addresses = [np.frombuffer(one.window.blob, np.uint8).__array_interface__["data"][0] for one in windows]
     status, num_done = setup.decode_all(plans, np.array(addresses, np.int64), [one.address for one in windows], shape)
