@@ -108,3 +108,42 @@ def test_unusable_mesh_is_refused(demo_dataset: Path, options: dict[str, Any], p
     """Before anything is opened."""
     with pytest.raises(ConfigError, match=pattern):
         tl.Loader(demo_dataset, window=tl.Window(num_steps=2), global_batch_size=4, **options)
+
+
+_LEAVES = """
+import os, sys, time
+import torch.distributed as dist
+from trajload.pipeline import ranks
+
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+if rank == 0:
+    time.sleep(0.5)  # so that rank 1 looks in vain, and again only when rank 0 would be gone
+else:
+    ranks._POLL_S = (1.5, 1.5)
+print(len(ranks._exchange({}, None, 60.0)), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.multiproc
+def test_rank_that_holds_the_store_stays_until_all_have_read_it(tmp_path: Path, environment: dict[str, str]) -> None:
+    """A job that is over on rank 0 before rank 1 looks again does not end rank 1 with a lost connection."""
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (script := tmp_path / "leaves.py").write_text(_LEAVES)
+    runs = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(2)
+    ]
+    said = [run.communicate(timeout=300) for run in runs]
+    assert [out.strip() for out, _ in said] == ["2", "2"], said

@@ -23,6 +23,8 @@ _POLL_S = (0.001, 0.05)
 """First and longest pause between two looks for what is not there yet."""
 _TIMEOUT_S = 300.0
 """Of the check that runs by itself: ranks may open a large dataset, or build a model, for minutes."""
+_READ_TIMEOUT_S = 10.0
+"""How long rank 0, whose process may hold the store, waits for the others to have read it."""
 _PREFIX = "trajload/check_ranks"
 
 
@@ -113,6 +115,9 @@ def _exchange(facts: Mapping[str, Any], group: Any, timeout_s: float) -> dict[in
             if rank not in found and store.check([f"{place}/{number}/{rank}"]):
                 found[rank] = json.loads(store.get(f"{place}/{number}/{rank}"))
         if len(found) == len(members):
+            store.set(f"{place}/{number}/{me}/read", "1")
+            if me == 0:
+                _wait_for_readers(store, [f"{place}/{number}/{rank}/read" for rank in members])
             return dict(sorted(found.items()))
         if is_last_look:
             absent = [rank for rank in members if rank not in found]
@@ -120,6 +125,17 @@ def _exchange(facts: Mapping[str, Any], group: Any, timeout_s: float) -> dict[in
                 f"{_said(absent)} did not come to check_ranks within {timeout_s:g} s, rank {me} did. Every process of the group "
                 "must iterate its loader; where only some do, pass check_ranks=False to Loader, or a group to check_ranks."
             )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _POLL_S[1])
+
+
+def _wait_for_readers(store: Any, marks: list[str]) -> None:
+    """Wait until every process has read what it needs of the store, which may end with this process; not for long.
+
+    A short job may be over here before the others have looked a last time.
+    """
+    end, pause_s = time.monotonic() + _READ_TIMEOUT_S, _POLL_S[0]
+    while not store.check(marks) and time.monotonic() < end:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _POLL_S[1])
 
